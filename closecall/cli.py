@@ -1,0 +1,219 @@
+"""The command line: one Typer app. Commands read a config, call one plain function and say where the result is.
+
+Nothing heavy is imported here, so that `--help` answers at once; stages are imported inside the commands.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="closecall",
+    help="Mine hard negatives, fine-tune an embedding model on them, and get a verdict on held-out queries.\n\n"
+    "In order: check, split, mine, finetune, eval; `run` does all of them. Exit codes of a verdict: 0 adopt, "
+    "10 reject, 11 undecided; 2 is a fault of the input, 1 one of closecall.",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be given several times."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
+QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks on stderr.")]
+MeasureOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--measure", "-m", metavar="NAME", help="nDCG@10, recall@5, hit@1, MRR, MAP@100, precision@5, judged@10."
+    ),
+]
+GainOption = Annotated[str, typer.Option(help="Gain of a grade in nDCG: exp (2^grade - 1) or linear.")]
+PositiveOption = Annotated[int, typer.Option("--positive-from", min=1, help="The lowest grade that is relevant.")]
+
+
+@app.command()
+def check(
+    config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False
+) -> None:
+    """Check the data, and say what a split of it could show; nothing is written."""
+    from closecall.check import lines
+    from closecall.pipeline import load_experiment
+
+    _set_quiet(quiet)
+    report = load_experiment(config, set_ or ()).check()
+    _result(report if json_ else "\n".join(lines(report)))
+
+
+@app.command()
+def split(
+    config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False
+) -> None:
+    """Divide the judged queries into train, dev and test, once; the split is then frozen."""
+    _stage(config, set_, "split", json_, quiet)
+
+
+@app.command()
+def mine(config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Mine hard negatives for the training queries from the base model's index."""
+    _stage(config, set_, "mine", json_, quiet)
+
+
+@app.command()
+def finetune(
+    config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False
+) -> None:
+    """Train the base model on the mined triples; the best step on dev becomes the checkpoint."""
+    _stage(config, set_, "finetune", json_, quiet)
+
+
+@app.command("eval")
+def evaluate(
+    config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False
+) -> None:
+    """Compare base and checkpoint on the held-out test queries, and give the verdict."""
+    _verdict(config, set_, "evaluate", json_, quiet)
+
+
+@app.command()
+def run(config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Split, mine, finetune and eval; what is unchanged is kept."""
+    _verdict(config, set_, "run", json_, quiet)
+
+
+@app.command()
+def demo(
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the demo's data and artifacts.")] = Path(
+        "closecall-demo"
+    ),
+    services: Annotated[
+        str, typer.Option(help="AWS services, separated by commas; `all` for everything; default: about a dozen.")
+    ] = "",
+    set_: SetOption = None,
+    json_: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """The whole workflow on real data from installed packages: nothing to download, a few minutes."""
+    from closecall.pipeline import demo_experiment
+
+    _set_quiet(quiet)
+    _print_verdict(demo_experiment(output, services, set_ or ()).run().folder, json_)
+
+
+@app.command()
+def measure(
+    qrels: Annotated[Path, typer.Option("--qrels", help="Judgments: BEIR TSV or TREC qrels.")],
+    run_: Annotated[Path, typer.Option("--run", help="Run in TREC form.")],
+    measures: MeasureOption = None,
+    gain: GainOption = "exp",
+    positive_from: PositiveOption = 1,
+    per_query: Annotated[bool, typer.Option("--per-query", help="One line per query and measure too.")] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Measures of a run from any engine. No model is needed."""
+    from eval.runs import measure_run, measure_text
+
+    result = measure_run(qrels, run_, measures or ("nDCG@10", "recall@1", "recall@5", "MRR"), gain, positive_from)
+    _result(result.as_json(per_query) if json_ else measure_text(result, per_query))
+
+
+@app.command()
+def compare(
+    qrels: Annotated[Path, typer.Option("--qrels", help="Judgments: BEIR TSV or TREC qrels.")],
+    base: Annotated[Path, typer.Option("--base", help="Run of the model in use, in TREC form.")],
+    tuned: Annotated[Path, typer.Option("--tuned", help="Run of the model that might replace it.")],
+    queries: Annotated[Path | None, typer.Option("--queries", help="queries.jsonl, to slice by its columns.")] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the eval section: measure=MRR.")
+    ] = None,
+    positive_from: PositiveOption = 1,
+    json_: JsonOption = False,
+) -> None:
+    """Compare two runs on the same queries: paired deltas, intervals, slices and the verdict. No model is needed."""
+    from eval.runs import compare_runs
+
+    _print_content(compare_runs(qrels, base, tuned, queries, set_ or (), positive_from), json_)
+
+
+def main() -> None:
+    """The console script: runs the app, and turns what goes wrong into one message and an exit code."""
+    # A user's own `eval/` folder or PYTHONPATH=. must not shadow ours.
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    from closecall.errors import CloseCallError
+
+    try:
+        app()
+    except CloseCallError as error:
+        sys.stderr.write(f"error: {error}\n")
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.stderr.write("stopped; what was finished is kept, and the same command goes on from there\n")
+        sys.exit(130)
+
+
+def _stage(config: Path, assignments: list[str] | None, stage: str, as_json: bool, quiet: bool) -> None:
+    """Run one stage and print its folder, or with --json its manifest."""
+    from closecall.pipeline import load_experiment
+
+    _set_quiet(quiet)
+    artifact = getattr(load_experiment(config, assignments or ()), stage)()
+    _result({"folder": str(artifact.folder), **artifact.manifest} if as_json else str(artifact.folder))
+
+
+def _verdict(config: Path, assignments: list[str] | None, stage: str, as_json: bool, quiet: bool) -> None:
+    """Run the stages that end in a verdict, print it, and exit with its code."""
+    from closecall.pipeline import load_experiment
+
+    _set_quiet(quiet)
+    artifact = getattr(load_experiment(config, assignments or ()), stage)()
+    raise typer.Exit(_print_verdict(artifact.folder, as_json))
+
+
+def _print_verdict(folder: Path, as_json: bool) -> int:
+    from closecall.manifest import Artifact
+    from closecall.progress import say
+
+    content = Artifact.open(folder, "eval").read_json("verdict.json")
+    code = _print_content(content, as_json)
+    say(f"report: {folder / 'report.md'}")
+    return code
+
+
+def _print_content(content: dict, as_json: bool) -> int:  # type: ignore[type-arg]
+    """The table on stderr, the verdict's sentence (or all of it as JSON) on stdout; its exit code."""
+    from closecall.progress import console
+    from eval.report import table
+
+    console.print(table(content))
+    _result(content if as_json else content["sentence"])
+    return int(content["exit_code"])
+
+
+def _set_quiet(quiet: bool) -> None:
+    from closecall.progress import console
+
+    console.quiet = quiet
+
+
+def _result(result: object) -> None:
+    """The result on stdout: text as it is, anything else as JSON."""
+    if isinstance(result, str):
+        typer.echo(result)
+    else:
+        import json
+
+        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
+
+
+if __name__ == "__main__":
+    main()

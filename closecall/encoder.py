@@ -1,0 +1,258 @@
+"""Text in, unit vectors out: the Encoder protocol and its sentence-transformers adapter."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
+
+from closecall.config import Settings
+from closecall.errors import ModelError
+from closecall.manifest import sha256_file, sha256_json
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+Role = Literal["query", "document"]
+Vectors = npt.NDArray[np.float32]
+
+WEIGHT_SUFFIXES = (".safetensors", ".bin")
+HUB_SKIPPED = ["onnx/*", "openvino/*", "*.h5", "*.ot", "*.msgpack", "*.tflite", "*.gguf"]
+
+
+class ModelConfig(Settings):
+    """The base model, and how texts go into it in every stage."""
+
+    name: str = Field(
+        description="`package:import_name/folder` inside an installed package, a local folder, or a hub name"
+    )
+    model_sha256: str | None = Field(None, description="refuse weights with another sha256")
+    query_prompt: str | None = Field(
+        None, description="put before each query; default: the prompt saved with the model"
+    )
+    document_prompt: str | None = Field(None, description="put before each document; default: as saved with the model")
+    max_length_tokens: int | None = Field(
+        None, ge=4, description="longer texts are cut; default: the model's own limit"
+    )
+    batch_size: int = Field(32, ge=1, description="texts encoded at once")
+    device: str | None = Field(None, description="cpu, cuda, cuda:1, mps; default: the best there is")
+
+
+class Encoder(Protocol):
+    """Anything that turns texts into unit vectors. Tests and users bring their own."""
+
+    fingerprint: str
+    """A hash of everything but the texts that decides the vectors."""
+    weights_sha256: str
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        ...
+
+    @property
+    def max_length_tokens(self) -> int:
+        """How many tokens it reads; 0 when there is no limit."""
+        ...
+
+    @property
+    def device(self) -> str:
+        """Where it runs: cpu, cuda:0, mps."""
+        ...
+
+    def encode(self, texts: Sequence[str], role: Role) -> Vectors:
+        """float32 (n_texts, dimension), unit rows."""
+        ...
+
+    def token_counts(self, texts: Sequence[str], role: Role) -> npt.NDArray[np.int64]:
+        """int64 (n_texts,): tokens of each text with its prompt and special tokens, before anything is cut."""
+        ...
+
+
+class TextEncoder:
+    """A SentenceTransformer folder as an Encoder: float32, normalised, the same prompts and length in every stage.
+
+    The model is loaded when the first text is encoded, so that a stage with nothing to do stays fast.
+    """
+
+    fingerprint: str
+    weights_sha256: str
+
+    def __init__(self, folder: Path, config: ModelConfig) -> None:
+        self.folder, self.config = folder, config
+        self.weights_sha256 = check_model_folder(folder, config.model_sha256)
+        settings = (config.max_length_tokens, config.query_prompt, config.document_prompt, "float32")
+        self.fingerprint = sha256_json([folder_sha256(folder, self.weights_sha256), *settings])
+
+    @classmethod
+    def of_step(cls, model: SentenceTransformer, config: ModelConfig, fingerprint: str) -> TextEncoder:
+        """An encoder around a model in memory that changes while it trains; the caller names its state."""
+        encoder = cls.__new__(cls)
+        encoder.config, encoder.fingerprint, encoder.weights_sha256 = config, fingerprint, ""
+        encoder.__dict__["model"] = model
+        return encoder
+
+    @cached_property
+    def model(self) -> SentenceTransformer:
+        """The loaded model, with the prompts, length and device of the config."""
+        return _load(self.folder, self.config)
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+        return int(self.model.get_embedding_dimension() or 0)
+
+    @property
+    def max_length_tokens(self) -> int:
+        """How many tokens the model reads; 0 when it states no limit."""
+        return int(self.model.max_seq_length or 0)
+
+    @property
+    def device(self) -> str:
+        """Where it runs: cpu, cuda:0, mps."""
+        return str(self.model.device)
+
+    def encode(self, texts: Sequence[str], role: Role) -> Vectors:
+        """float32 (n_texts, dimension), unit rows; ModelError when the model returns a vector that is not finite."""
+        return encode_texts(self.model, texts, role, self.config.batch_size)
+
+    def token_counts(self, texts: Sequence[str], role: Role) -> npt.NDArray[np.int64]:
+        """int64 (n_texts,): tokens of each text with its prompt and special tokens, before anything is cut."""
+        prompt, tokenizer = prompt_of(self.model, role), self.model.tokenizer
+        counts: list[int] = []
+        for start in range(0, len(texts), 1000):
+            block = [prompt + text for text in texts[start : start + 1000]]
+            ids = tokenizer(block, truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
+            counts.extend(len(row) for row in ids)
+        return np.asarray(counts, dtype=np.int64)
+
+
+def load_encoder(config: ModelConfig) -> TextEncoder:
+    """The encoder a config names; ModelError when it cannot be found, is no model or has other weights."""
+    return TextEncoder(resolve_model(config.name), config)
+
+
+def encode_texts(model: SentenceTransformer, texts: Sequence[str], role: Role, batch_size: int) -> Vectors:
+    """float32 (n_texts, dimension), unit rows; ModelError when the model returns a vector that is not finite."""
+    if not texts:
+        return np.empty((0, int(model.get_embedding_dimension() or 0)), dtype=np.float32)
+    encode = model.encode_query if role == "query" else model.encode_document
+    vectors = encode(
+        list(texts), batch_size=batch_size, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
+    )
+    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if bad.size:
+        text = texts[int(bad[0])][:60]
+        raise ModelError(f"the model gives a vector that is not finite for {bad.size} texts, the first: {text!r}")
+    return vectors
+
+
+def prompt_of(model: SentenceTransformer, role: Role) -> str:
+    """The prompt that `encode_query` or `encode_document` puts before a text; empty when there is none."""
+    names = ("query",) if role == "query" else ("document", "passage", "corpus")
+    return next((model.prompts[name] for name in names if model.prompts.get(name)), "")
+
+
+def resolve_model(name: str) -> Path:
+    """The folder of a model: inside an installed package (`package:...`), local, or downloaded from the hub."""
+    if name.startswith("package:"):
+        return _package_folder(name)
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(f"model.name: no folder {name!r}; paths count from the working directory")
+    return _hub_folder(name)
+
+
+def _package_folder(name: str) -> Path:
+    package, _, inside = name.removeprefix("package:").partition("/")
+    try:
+        spec = importlib.util.find_spec(package) if package.isidentifier() else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or not spec.submodule_search_locations:
+        pip_name = package.replace("_", "-")
+        raise ModelError(f"model.name: no installed package {package!r}; try `pip install {pip_name}`")
+    folder = Path(next(iter(spec.submodule_search_locations))) / inside
+    if not folder.is_dir():
+        raise ModelError(f"model.name: the package {package!r} has no folder {inside!r} (looked in {folder.parent})")
+    return folder
+
+
+def _hub_folder(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+
+    try:
+        return Path(snapshot_download(name, ignore_patterns=HUB_SKIPPED))
+    except Exception as error:  # the hub client raises a dozen unrelated types: offline, not found, gated, bad name
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(
+            f"model.name: {name!r} is no local folder, and cannot be had from the hub: {reason}; "
+            "check the name, or give a folder or `package:name/folder`"
+        ) from error
+
+
+def check_model_folder(folder: Path, expected: str | None) -> str:
+    """The weights digest of a model folder; ModelError when it is no model or not the pinned one."""
+    found = sorted(item.name for item in folder.iterdir())
+    if not {"modules.json", "config.json"} & set(found):
+        raise ModelError(
+            f"{folder}: not a model folder: neither modules.json nor config.json; found {', '.join(found[:8]) or 'nothing'}"
+        )
+    digest = weights_sha256(folder)
+    if expected and digest != expected.lower():
+        raise ModelError(
+            f"{folder}: weights have sha256 {digest}, model.model_sha256 expects {expected}; "
+            "this is another model: correct the name, or the digest if you trust these weights"
+        )
+    return digest
+
+
+def _weight_files(folder: Path) -> list[Path]:
+    for suffix in WEIGHT_SUFFIXES:
+        files = sorted(path for path in folder.rglob(f"*{suffix}") if path.name != "training_args.bin")
+        if files:
+            return files
+    raise ModelError(f"{folder}: no weights (*.safetensors or *.bin) in this model folder; download it whole")
+
+
+def weights_sha256(folder: Path) -> str:
+    """The sha256 of the weights file; of the list of names and digests when there are several."""
+    files = _weight_files(folder)
+    if len(files) == 1:
+        return sha256_file(files[0])
+    return sha256_json([[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files])
+
+
+def folder_sha256(folder: Path, weights: str) -> str:
+    """A hash of weights, module configs and tokenizer: everything in the folder that decides a vector."""
+    kept = {".json", ".txt", ".model", ".py"}
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in kept)
+    return sha256_json([weights, [[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files]])
+
+
+def _load(folder: Path, config: ModelConfig) -> SentenceTransformer:
+    from sentence_transformers import SentenceTransformer
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()
+    logging.set_verbosity_error()
+    try:
+        model = SentenceTransformer(str(folder), device=config.device, local_files_only=True)
+    except Exception as error:  # whatever a broken folder makes the loaders raise
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ModelError(f"{folder}: cannot be loaded as a model: {reason}") from error
+    for role, prompt in (("query", config.query_prompt), ("document", config.document_prompt)):
+        if prompt is not None:
+            model.prompts[role] = prompt
+    if config.max_length_tokens is not None:
+        model.max_seq_length = config.max_length_tokens
+    return model.float().eval()

@@ -1,0 +1,280 @@
+"""Text files into numbered lines, JSON or YAML objects, and checked records. Every fault says its place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import zlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, NamedTuple, NoReturn, TypeVar, cast
+
+import yaml
+
+from closecall.errors import DataError
+from closecall.records import Document, Query
+
+Record = TypeVar("Record", Document, Query)
+LISTED = 3
+
+
+class Item(NamedTuple):
+    """An object of a JSONL or YAML file and the line it starts on."""
+
+    line: int
+    value: dict[str, object]
+
+
+@dataclass
+class Records(Generic[Record]):
+    """What a file of documents or queries holds, and what is wrong or odd in it."""
+
+    path: Path
+    """The file that was read."""
+    lines: dict[str, int] = field(default_factory=dict)
+    """Every id seen, also of a record that is at fault, and the line it was first seen on."""
+    rows: dict[str, Record] = field(default_factory=dict)
+    """The sound records by id, in the order of the file."""
+    faults: list[str] = field(default_factory=list)
+    """What must be mended."""
+    notes: list[str] = field(default_factory=list)
+    """What was merged or converted, counted."""
+
+
+def some(names: Iterable[object], limit: int = LISTED) -> str:
+    """The first few names, and how many more there are."""
+    listed = [str(name) for name in names]
+    rest = len(listed) - limit
+    return ", ".join(listed[:limit]) + (f" and {rest:,} more" if rest > 0 else "")
+
+
+def place(path: Path, lines: Sequence[int]) -> str:
+    """Where something stands: "qrels/dev.tsv lines 4, 9, 12 and 7 more"."""
+    return f"{path} line{'s' if len(lines) > 1 else ''} {some(lines)}"
+
+
+def kind(value: object) -> str:
+    """The type of a JSON value in words."""
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    named = ((str, "text"), (list, "a list"), (dict, "an object"))
+    return next((name for python_type, name in named if isinstance(value, python_type)), "a number")
+
+
+def inside(folder: Path) -> str:
+    """What a folder holds, in words, for an error that asks for another file."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError as error:
+        return f"which cannot be listed ({error.strerror})"
+    return f"which holds {some(names, 10)}" if names else "which is empty"
+
+
+def resolve(path: Path) -> Path:
+    """The file that is there: `path`, or the same name with (or without) `.gz`."""
+    other = path.with_name(path.name.removesuffix(".gz") if path.suffix == ".gz" else f"{path.name}.gz")
+    for candidate in (path, other):
+        if os.path.isfile(candidate):
+            return candidate
+    if os.path.isdir(path):
+        raise DataError(f"{path} is a folder, {inside(path)}; name a file")
+    near = next((parent for parent in path.parents if os.path.isdir(parent)), path.parent)
+    raise DataError(f"{path} does not exist, nor does {other.name}; the nearest folder is {near}, {inside(near)}")
+
+
+def open_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Line number (from 1) and text of each line of a UTF-8 file, gzip if named `.gz`, without BOM and line end."""
+    number = 0
+    try:
+        # Opened through open() in both cases, so that the raw file is closed even if the gzip header is bad.
+        with open(path, "rb") as raw:
+            stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
+            for chunk in stream:
+                for line in chunk.splitlines():  # bytes break at \n, \r\n and \r alone, text would at U+2028 too
+                    number += 1
+                    text = _decoded(path, number, line)
+                    yield number, text.removeprefix("\ufeff") if number == 1 else text
+    except gzip.BadGzipFile as error:
+        raise DataError(f"{path} is no gzip file ({error}); compress it, or name it without .gz") from error
+    except (EOFError, zlib.error) as error:
+        raise DataError(f"{path} is damaged after line {number} ({error}); copy or compress it again") from error
+    except OSError as error:
+        advice = f", {inside(path)}; name a file" if os.path.isdir(path) else "; check the path and its permissions"
+        raise DataError(f"{path} cannot be read ({error.strerror or error}){advice}") from error
+
+
+def _decoded(path: Path, number: int, line: bytes) -> str:
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        if number == 1 and line.startswith(b"\x1f\x8b"):
+            raise DataError(f"{path} is a gzip file; name it {path.name}.gz") from error
+        known = " (it starts like UTF-16)" if number == 1 and line[:2] in (b"\xff\xfe", b"\xfe\xff") else ""
+        found = f"byte {error.start + 1} of the line is 0x{line[error.start]:02x}"
+        raise DataError(f"{path} line {number}: not UTF-8, {found}{known}; save the file as UTF-8") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value; write null, or leave the field out")
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        twice = next(key for i, (key, _) in enumerate(pairs) if key in dict(pairs[:i]))
+        raise ValueError(f"the key {twice!r} stands twice; keep one")
+    return value
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_unique)
+
+
+def read_jsonl(path: Path) -> tuple[list[Item], list[str]]:
+    """The objects of a JSONL file, and the faults of the lines that are none. Blank lines are skipped."""
+    items: list[Item] = []
+    faults: list[str] = []
+    for number, line in open_lines(path):
+        if not (content := line.strip()):
+            continue
+        if not items and not faults and (content.startswith("[") or content == "{"):
+            found = "one JSON list" if content.startswith("[") else "one object over several lines"
+            return [], [f"{path} line {number}: the file is {found}; write each object on a line of its own (JSONL)"]
+        try:
+            value = _DECODER.decode(content)
+        except json.JSONDecodeError as error:
+            column = error.pos + 1 + len(line) - len(line.lstrip())
+            faults.append(f"{path} line {number} column {column}: not valid JSON, {error.msg}; mend or drop the line")
+        except (ValueError, RecursionError) as error:
+            faults.append(f"{path} line {number}: {error}")
+        else:
+            if isinstance(value, dict):
+                items.append(Item(number, value))
+            else:
+                faults.append(f"{path} line {number}: {kind(value)}, not an object; write {{...}} on each line")
+    return items, faults
+
+
+class _Yaml(yaml.SafeLoader):
+    """YAML with unique keys, in which dates stay text and `language: no` is Norwegian, no truth value."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        mapping = super().construct_mapping(node, deep=deep)
+        if len(mapping) != len(node.value):
+            keys = [(key.value, key.start_mark) for key, _ in node.value]
+            twice, mark = next(key for i, key in enumerate(keys) if key[0] in dict(keys[:i]))
+            raise yaml.constructor.ConstructorError(None, None, f"the key {twice!r} stands twice", mark)
+        return mapping
+
+
+_Yaml.yaml_implicit_resolvers = {
+    first: [rule for rule in rules if rule[0] not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Yaml.add_implicit_resolver(
+    "tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF")
+)
+
+
+def read_yaml(path: Path, id_keys: Sequence[str]) -> tuple[list[Item], list[str]]:
+    """The objects of a YAML list, and the faults; an id (under `id_keys`) that YAML takes for no text is one."""
+    loader = _Yaml("\n".join(line for _, line in open_lines(path)))
+    try:
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.SequenceNode):
+            return [], [f"{path}: not a YAML list; write each judged query as one `- query_id: ...` entry"]
+        items: list[Item] = []
+        faults: list[str] = []
+        for node in root.value:
+            line = node.start_mark.line + 1
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    faults += _unquoted_ids(path, value) if key.value in id_keys else []
+                content = loader.construct_mapping(node, deep=True)
+                items.append(Item(line, {str(key): value for key, value in content.items()}))
+            else:
+                faults.append(f"{path} line {line}: not a mapping; write `query_id: ...`, `query: ...` and so on")
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
+        return [], [f"{path}{where}: not valid YAML, {error.problem}; mend it"]
+    except yaml.YAMLError as error:
+        return [], [f"{path}: not valid YAML, {error}; mend it"]
+    return items, faults
+
+
+def _unquoted_ids(path: Path, node: Any) -> Iterator[str]:
+    """Faults of ids that are no text; each is then made text, so that it is not reported twice."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag != "tag:yaml.org,2002:str":
+            where = f"{path} line {node.start_mark.line + 1}"
+            yield f'{where}: YAML takes the id {node.value} for no text; put it in quotes: "{node.value}"'
+            node.tag = "tag:yaml.org,2002:str"
+    else:
+        children = [key for key, _ in node.value] if isinstance(node, yaml.MappingNode) else node.value
+        for child in children:
+            yield from _unquoted_ids(path, child)
+
+
+def id_of(value: object) -> str | None:
+    """The id as text, or None if it cannot be one: ids are text; a whole number is taken as its digits."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)
+    if not isinstance(value, str) or value != value.strip() or not value or _unwritable(value):
+        return None
+    return None if re.search(r"[\t\r\n]", value) else value
+
+
+def _unwritable(value: str) -> bool:
+    """Half a surrogate pair: JSON can spell it, UTF-8 cannot, and a tokenizer fails on it."""
+    return not value.isascii() and re.search("[\ud800-\udfff]", value) is not None
+
+
+def text_fault(key: str, item: Item) -> str | None:
+    """What is wrong with a text field; None if nothing is."""
+    value = item.value.get(key)
+    if key not in item.value:
+        return f'no "{key}" (found: {some(item.value, 8) or "nothing"}); add it'
+    if not isinstance(value, str):
+        return f"{key} is {kind(value)}; make it text"
+    return f"{key} holds half a surrogate pair; mend the text" if _unwritable(value) else None
+
+
+def read_records(
+    path: Path, items: Sequence[Item], id_key: str, make: Callable[[str, Item], Record | str]
+) -> Records[Record]:
+    """The records made of the items. `make` gives a record, or the fault as text. Equal repeats are merged."""
+    records: Records[Record] = Records(path)
+    numbers = repeats = 0
+    for item in items:
+        raw = item.value.get(id_key)
+        if (record_id := id_of(raw)) is None:
+            records.faults.append(f"{path} line {item.line}: {_id_fault(id_key, raw, item)}")
+            continue
+        numbers += not isinstance(raw, str)
+        made = make(record_id, item)
+        first = records.lines.setdefault(record_id, item.line)
+        if isinstance(made, str):
+            records.faults.append(f"{path} line {item.line}: {made}")
+        elif record_id not in records.rows:
+            records.rows[record_id] = made
+        elif records.rows[record_id] == made:
+            repeats += 1
+        else:
+            fault = f"{id_key} {record_id!r} stands on line {first} with other content; rename or drop one"
+            records.faults.append(f"{path} line {item.line}: {fault}")
+    if repeats:
+        records.notes.append(f"{path.name}: {repeats:,} repeated lines with the same id and content were merged")
+    if numbers:
+        records.notes.append(f"{path.name}: {numbers:,} ids are numbers; they were taken as text")
+    return records
+
+
+def _id_fault(id_key: str, raw: object, item: Item) -> str:
+    if id_key not in item.value:
+        return f'no "{id_key}" (found: {some(item.value, 8) or "nothing"}); add it or rename the field that holds it'
+    if isinstance(raw, str):
+        return f"{id_key} {raw!r} is empty, or has spaces around it, a tab, a line break or half a surrogate; mend it"
+    return f"{id_key} is {kind(raw)}{'' if raw is None else f' ({raw})'}; write it as text, in quotes"

@@ -1,0 +1,157 @@
+"""Two runs on the same judged queries, paired: values, deltas and intervals, overall and per slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from closecall.errors import DataError
+from closecall.measures import QueryValues, per_query
+from closecall.records import Qrels, Run
+from eval.config import EvalConfig
+from eval.slices import Slice
+from eval.statistics import PairedResult, holm, loss_p_value, paired
+
+
+@dataclass(frozen=True)
+class SliceResult:
+    """Base and tuned on the queries of one slice, by the deciding measure."""
+
+    name: str
+    result: PairedResult
+    large_enough: bool
+    """At least `min_slice_queries`; else the delta stands alone, too small to judge."""
+    loss_p_value: float | None
+    """Of "loses no more than max_slice_loss", Holm-corrected over the slices that are large enough."""
+    harmed: bool
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything a verdict is made of."""
+
+    measure: str
+    overall: Mapping[str, PairedResult]
+    """By measure name; the deciding one first."""
+    slices: tuple[SliceResult, ...]
+    base: QueryValues
+    tuned: QueryValues
+    groups: tuple[str, ...] | None
+    """The group of each query, where the split grouped them."""
+
+    @property
+    def deciding(self) -> PairedResult:
+        """The result on the deciding measure, over all queries."""
+        return self.overall[self.measure]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether no query has another value in any measure."""
+        return all(np.array_equal(self.base.values[name], self.tuned.values[name]) for name in self.overall)
+
+
+def compare(
+    qrels: Qrels,
+    base: Run,
+    tuned: Run,
+    config: EvalConfig,
+    slices: Sequence[Slice] = (),
+    group_of: Mapping[str, str] | None = None,
+) -> Comparison:
+    """Base and tuned on every query of `qrels` that has a positive, paired by id; missing in a run scores 0."""
+    measures = config.all_measures()
+    values_base, values_tuned = (per_query(qrels, run, measures, config.gain) for run in (base, tuned))
+    ids = values_base.query_ids
+    if not ids:
+        raise DataError("eval: no query in the qrels has a positive, so nothing can be measured; check the grades")
+    _refuse_all_zero(values_base, values_tuned, config.measure, qrels, base)
+    groups = tuple(group_of.get(query_id, query_id) for query_id in ids) if group_of else None
+    labels = np.asarray(groups, dtype=object) if groups else None
+    overall = {
+        str(measure): _paired(values_base, values_tuned, str(measure), labels, config, number)
+        for number, measure in enumerate(measures)
+    }
+    return Comparison(
+        config.measure,
+        overall,
+        _slices(slices, values_base, values_tuned, labels, config),
+        values_base,
+        values_tuned,
+        groups,
+    )
+
+
+def _paired(
+    base: QueryValues,
+    tuned: QueryValues,
+    measure: str,
+    groups: npt.NDArray[np.object_] | None,
+    config: EvalConfig,
+    stream: int,
+    mask: npt.NDArray[np.bool_] | None = None,
+) -> PairedResult:
+    keep = np.ones(len(base.query_ids), dtype=np.bool_) if mask is None else mask
+    return paired(
+        base.values[measure][keep],
+        tuned.values[measure][keep],
+        None if groups is None else groups[keep],
+        confidence=config.confidence,
+        resamples=config.resamples,
+        rng=np.random.default_rng([config.seed, stream]),
+    )
+
+
+def _slices(
+    slices: Sequence[Slice],
+    base: QueryValues,
+    tuned: QueryValues,
+    groups: npt.NDArray[np.object_] | None,
+    config: EvalConfig,
+) -> tuple[SliceResult, ...]:
+    masks = [np.fromiter((q in item.query_ids for q in base.query_ids), np.bool_) for item in slices]
+    judged = [int(mask.sum()) >= config.min_slice_queries for mask in masks]
+    raw = [
+        _loss(base, tuned, groups, config, 1000 + number, mask)
+        for number, (mask, large) in enumerate(zip(masks, judged, strict=True))
+        if large
+    ]
+    corrected = iter(holm(np.asarray(raw)).tolist() if raw else [])
+    results = []
+    for number, (item, mask, large) in enumerate(zip(slices, masks, judged, strict=True)):
+        if not mask.any():
+            continue
+        result = _paired(base, tuned, config.measure, groups, config, 2000 + number, mask)
+        p_value = next(corrected) if large else None
+        harmed = p_value is not None and p_value <= 1 - config.confidence
+        results.append(SliceResult(item.name, result, large, p_value, harmed))
+    return tuple(results)
+
+
+def _loss(
+    base: QueryValues,
+    tuned: QueryValues,
+    groups: npt.NDArray[np.object_] | None,
+    config: EvalConfig,
+    stream: int,
+    mask: npt.NDArray[np.bool_],
+) -> float:
+    deltas = (tuned.values[config.measure] - base.values[config.measure])[mask]
+    rng = np.random.default_rng([config.seed, stream])
+    return loss_p_value(
+        deltas, None if groups is None else groups[mask], config.max_slice_loss, rng=rng, resamples=config.resamples
+    )
+
+
+def _refuse_all_zero(base: QueryValues, tuned: QueryValues, measure: str, qrels: Qrels, run: Run) -> None:
+    """All values 0 for both is almost always ids that do not meet (FlagEmbedding #893), not two useless models."""
+    if base.values[measure].any() or tuned.values[measure].any():
+        return
+    query_id = base.query_ids[0]
+    found = [scored.doc_id for scored in run.ranking(query_id)[:3]]
+    raise DataError(
+        f"eval: {measure} is 0 for every query of both runs. Do the ids meet? Query {query_id!r} has the positive "
+        f"{qrels.positives(query_id)[0]!r}, and its run begins with {', '.join(map(repr, found)) or 'nothing'}"
+    )

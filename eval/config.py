@@ -1,0 +1,47 @@
+"""Settings of the evaluation stage: what is measured, and the rule that makes a verdict of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from closecall.config import Settings
+from closecall.errors import ConfigError
+from closecall.measures import Gain, Measure
+
+
+def _canonical(name: str) -> str:
+    try:
+        return str(Measure.parse(name))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+MeasureName = Annotated[str, AfterValidator(_canonical)]
+
+
+class EvalConfig(Settings):
+    """How base and tuned are compared, and when the tuned model is adopted."""
+
+    measure: MeasureName = Field("nDCG@10", description="the measure that decides")
+    measures: tuple[MeasureName, ...] = Field(
+        ("recall@1", "recall@5", "recall@10", "MRR@10", "judged@10"), description="reported beside the deciding one"
+    )
+    gain: Gain = Field("exp", description="gain of a grade in nDCG: exp = 2^grade - 1, linear = grade")
+    depth: int = Field(100, ge=1, description="documents retrieved per query")
+    slice_by: tuple[str, ...] | None = Field(
+        None, description="query columns to slice by; default: every column with 2 to 50 values"
+    )
+    confidence: float = Field(0.95, gt=0.5, lt=1, description="of the interval on the delta")
+    resamples: int = Field(9999, ge=999, description="of the bootstrap and the permutation test")
+    seed: int = Field(0, description="of the resampling")
+    min_gain: float = Field(0.0, ge=0, lt=1, description="adopt only if the whole interval lies above this")
+    max_slice_loss: float = Field(
+        0.02, ge=0, lt=1, description="reject if a slice is shown to lose more than this (Holm-corrected)"
+    )
+    min_slice_queries: int = Field(30, ge=2, description="smaller slices are shown, but too small to judge")
+
+    def all_measures(self) -> tuple[Measure, ...]:
+        """The deciding measure first, then the others, each once."""
+        return tuple(Measure.parse(name) for name in dict.fromkeys((self.measure, *self.measures)))

@@ -1,0 +1,153 @@
+"""What a person sees of a verdict: one table for the terminal and for Markdown, and the report around it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+
+from closecall.records import Document, Qrels, Query, Run
+from eval.verdict import points
+
+HEADER = ("", "measure", "base", "tuned", "delta", "interval", "n", "")
+EXAMPLES = 5
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What the examples of the report are drawn from."""
+
+    queries: Mapping[str, Query]
+    documents: Mapping[str, Document]
+    qrels: Qrels
+    base: Run
+    tuned: Run
+
+
+def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """The cells of the table: every measure overall, then the deciding measure per slice. Measures in points."""
+    cells = [("all queries", name, *_cells(result), "") for name, result in content["overall"].items()]
+    for item in content["slices"]:
+        remark = "HARMED" if item["harmed"] else "" if item["large_enough"] else "too few to judge"
+        values = _cells(item)
+        if not item["large_enough"]:
+            values = (*values[:3], "", values[4])
+        cells.append((item["name"], content["measure"], *values, remark))
+    return cells
+
+
+def table(content: Mapping[str, Any]) -> Table:
+    """The rows of a `verdict.json` as a terminal table."""
+    view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
+    view.caption = f"in points (hundredths); {_interval_note(content)}"
+    for number, name in enumerate(HEADER):
+        view.add_column(name, justify="right" if 2 <= number <= 6 else "left", no_wrap=True)
+    for number, cells in enumerate(rows(content)):
+        style = "bold" if number == 0 else "red" if cells[-1] == "HARMED" else "dim" if cells[-1] else ""
+        view.add_row(*cells, style=style, end_section=number == len(content["overall"]) - 1)
+    return view
+
+
+def markdown(content: Mapping[str, Any], shown: Shown | None, values: Mapping[str, tuple[float, float]]) -> str:
+    """The whole report of a `verdict.json` as Markdown. `values`: (base, tuned) of the deciding measure by query id."""
+    result = content["overall"][content["measure"]]
+    rules = "\n".join(f"- {rule['name']}: **{rule['outcome']}**, {rule['evidence']}" for rule in content["rules"])
+    parts = [
+        f"# Verdict: {content['outcome']}",
+        content["sentence"],
+        rules,
+        f"The smallest gain that this test set shows with 80 % power is {points(content['resolvable_gain'])} points of "
+        f"{content['measure']}."
+        if content["resolvable_gain"] is not None
+        else "",
+        "## Measures and slices",
+        _markdown_table(HEADER, rows(content)),
+        f"In points (hundredths); {_interval_note(content)}. Overall: p = {result['p_value']:.4f} (permutation), "
+        f"{result['wins']} wins, {result['ties']} ties, {result['losses']} losses. nDCG gain: {content['gain']}.",
+        *_facts(content),
+    ]
+    if shown is not None:
+        parts += _examples(content["measure"], values, shown)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _interval_note(content: Mapping[str, Any]) -> str:
+    result = content["overall"][content["measure"]]
+    grouped = f", {result['n_groups']:,} groups resampled whole" if result["n_groups"] < result["n"] else ""
+    return f"{result['confidence']:.0%} intervals of the paired delta ({result['method']}{grouped})"
+
+
+def _cells(result: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = result["low"], result["high"]
+    interval = "" if low is None or high is None else f"[{points(low, True)}, {points(high, True)}]"
+    return (
+        points(result["base"]),
+        points(result["tuned"]),
+        points(result["delta"], True),
+        interval,
+        f"{result['n']:,}",
+    )
+
+
+def _markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *body]
+    return "\n".join("| " + " | ".join(_escaped(cell) for cell in line) + " |" for line in lines)
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+def _facts(content: Mapping[str, Any]) -> list[str]:
+    """Models, training and leaks, each where the stage knew of it."""
+    parts = []
+    if "models" in content:
+        models = content["models"].items()
+        parts += [
+            "## Models",
+            "\n".join(f"- {role}: {m['name']}, weights {m['weights_sha256'][:12]}" for role, m in models),
+        ]
+    if content.get("training"):
+        parts.append(content["training"])
+    if "leaks" in content:
+        found = [f"- {kind}: {count} test queries" for kind, count in content["leaks"].items() if count]
+        parts += ["## Leaks", "\n".join(found) or "None found between test and what training read."]
+    return parts
+
+
+def _examples(measure: str, values: Mapping[str, tuple[float, float]], shown: Shown) -> list[str]:
+    """The queries that moved most, with the rank of their first positive before and after."""
+    order = sorted(values, key=lambda query_id: (values[query_id][0] - values[query_id][1], query_id))
+    wins = [query_id for query_id in order[:EXAMPLES] if values[query_id][1] > values[query_id][0]]
+    losses = [query_id for query_id in reversed(order[-EXAMPLES:]) if values[query_id][1] < values[query_id][0]]
+    header = ("query", "first positive", "rank before", "rank after", "now first")
+    parts = []
+    for title, chosen in ((f"Largest wins in {measure}", wins), (f"Largest losses in {measure}", losses)):
+        if chosen:
+            parts += [f"## {title}", _markdown_table(header, [_example(query_id, shown) for query_id in chosen])]
+    return parts
+
+
+def _example(query_id: str, shown: Shown) -> tuple[str, ...]:
+    positives = set(shown.qrels.positives(query_id))
+    before, after = (_first_rank(run, query_id, positives) for run in (shown.base, shown.tuned))
+    ranking = shown.tuned.ranking(query_id)
+    positive = next((s.doc_id for s in ranking if s.doc_id in positives), next(iter(positives)))
+    first = ranking[0].doc_id if ranking else ""
+    return (_short(shown.queries[query_id].text), _title(positive, shown), before, after, _title(first, shown))
+
+
+def _first_rank(run: Run, query_id: str, positives: set[str]) -> str:
+    ranks = (rank for rank, scored in enumerate(run.ranking(query_id), start=1) if scored.doc_id in positives)
+    return str(next(ranks, "not found"))
+
+
+def _title(doc_id: str, shown: Shown) -> str:
+    document = shown.documents.get(doc_id)
+    return _short(f"{doc_id}: {document.title or document.text}") if document else doc_id
+
+
+def _short(text: str, length: int = 80) -> str:
+    return text if len(text) <= length else text[: length - 1] + "…"

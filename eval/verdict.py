@@ -1,0 +1,125 @@
+"""The rule: adopt, reject or undecided, each part of it with its evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from eval.compare import Comparison, SliceResult
+from eval.config import EvalConfig
+from eval.statistics import queries_to_decide, smallest_resolvable_gain
+
+Outcome = Literal["adopt", "reject", "undecided"]
+EXIT_CODES: dict[Outcome, int] = {"adopt": 0, "reject": 10, "undecided": 11}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One rule, what came of it, and why."""
+
+    name: str
+    outcome: Literal["passed", "failed", "undecided"]
+    evidence: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What to do with the tuned model, in one word and one sentence."""
+
+    outcome: Outcome
+    sentence: str
+    rules: tuple[Rule, ...]
+    queries_to_decide: int | None
+    """Test queries in all, of this kind, after which an undecided gain would be decided; None when decided."""
+    resolvable_gain: float
+    """The smallest gain this test set shows with 80 % power, at the spread measured."""
+
+    @property
+    def exit_code(self) -> int:
+        """0 adopt, 10 reject, 11 undecided."""
+        return EXIT_CODES[self.outcome]
+
+
+def decide(comparison: Comparison, config: EvalConfig) -> Verdict:
+    """Adopt when the gain is shown and no slice is shown harmed; reject when either is shown against; else undecided.
+
+    Gain: the whole interval of the paired delta lies above `min_gain`. Harm: a slice of at least
+    `min_slice_queries` is shown to lose more than `max_slice_loss`, Holm-corrected over the slices.
+    """
+    result = comparison.deciding
+    resolvable = smallest_resolvable_gain(_spread(comparison), result.n_groups, confidence=config.confidence)
+    if comparison.unchanged:
+        rule = Rule("gain", "failed", "tuned ranks exactly as base does")
+        sentence = f"reject: nothing changed; tuned and base give the same rankings on all {result.n} test queries."
+        return Verdict("reject", sentence, (rule,), None, resolvable)
+    rules = (_gain_rule(comparison, config), _slice_rule(comparison, config))
+    if any(rule.outcome == "failed" for rule in rules):
+        outcome: Outcome = "reject"
+    elif all(rule.outcome == "passed" for rule in rules):
+        outcome = "adopt"
+    else:
+        outcome = "undecided"
+    needed = queries_to_decide(result, config.min_gain) if outcome == "undecided" else None
+    return Verdict(outcome, _sentence(outcome, comparison, config, needed), rules, needed, resolvable)
+
+
+def points(value: float, signed: bool = False) -> str:
+    """A measure in points (hundredths), as the report prints it."""
+    return f"{value * 100:+.1f}" if signed else f"{value * 100:.1f}"
+
+
+def _gain_rule(comparison: Comparison, config: EvalConfig) -> Rule:
+    result = comparison.deciding
+    name = f"gain in {comparison.measure} above {points(config.min_gain)} points"
+    interval = f"[{points(result.low, True)}, {points(result.high, True)}]"
+    if result.low > config.min_gain:
+        return Rule(name, "passed", f"the interval {interval} lies above")
+    if result.high <= config.min_gain:
+        return Rule(name, "failed", f"the interval {interval} rules it out")
+    return Rule(name, "undecided", f"the interval {interval} holds {points(config.min_gain)}")
+
+
+def _slice_rule(comparison: Comparison, config: EvalConfig) -> Rule:
+    name = f"no slice loses more than {points(config.max_slice_loss)} points"
+    harmed = harmed_slices(comparison)
+    judged = sum(item.large_enough for item in comparison.slices)
+    if harmed:
+        parts = (f"{item.name} {points(item.result.delta, True)} (n = {item.result.n})" for item in harmed)
+        return Rule(name, "failed", "shown harmed: " + ", ".join(parts))
+    small = len(comparison.slices) - judged
+    return Rule(name, "passed", f"none of {judged} slices is shown to; {small} are too small to judge")
+
+
+def harmed_slices(comparison: Comparison) -> list[SliceResult]:
+    """Slices shown to lose more than allowed, the worst first."""
+    return sorted((item for item in comparison.slices if item.harmed), key=lambda item: item.result.delta)
+
+
+def _spread(comparison: Comparison) -> float:
+    """Standard deviation that gives the interval's half-width back: sd such that z * sd / sqrt(groups) = half."""
+    from scipy.stats import norm
+
+    result = comparison.deciding
+    z = float(norm.ppf((1 + result.confidence) / 2))
+    return float((result.high - result.low) / 2 / z * result.n_groups**0.5)
+
+
+def _sentence(outcome: Outcome, comparison: Comparison, config: EvalConfig, needed: int | None) -> str:
+    result = comparison.deciding
+    measured = (
+        f"{comparison.measure} {points(result.base)} -> {points(result.tuned)}, {points(result.delta, True)} points "
+        f"[{points(result.low, True)}, {points(result.high, True)}] on {result.n} test queries"
+    )
+    if outcome == "adopt":
+        return f"adopt: {measured}, and no slice is shown to lose more than {points(config.max_slice_loss)}."
+    if outcome == "undecided":
+        more = "" if needed is None else f"; about {needed:,} test queries like these would decide it"
+        return f"undecided: {measured}: not enough evidence of a gain above {points(config.min_gain)}{more}."
+    harmed = harmed_slices(comparison)
+    if harmed:
+        worst = harmed[0]
+        return (
+            f"reject: {worst.name} is shown to lose more than {points(config.max_slice_loss)} points "
+            f"({points(worst.result.delta, True)}, n = {worst.result.n}); overall {measured}."
+        )
+    return f"reject: {measured}: a gain above {points(config.min_gain)} is ruled out."

@@ -1,0 +1,1 @@
+"""Stage 2: triples and a base model in, a checkpoint chosen on dev out."""

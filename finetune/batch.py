@@ -1,0 +1,100 @@
+"""Training batches in which every known answer is known: unique documents, and a label for each (query, document)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from closecall.encoder import Role, prompt_of
+from closecall.records import Document
+from closecall.split import Part
+from closecall.text import normalise
+from mining.artifact import Triple
+
+if TYPE_CHECKING:
+    from sentence_transformers import SentenceTransformer
+
+POSITIVE, NEGATIVE, MASKED = 1, 0, -1
+"""Labels of a document for a query in a batch. Masked: known or partly known to be relevant, so not in the softmax."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Texts of one batch. `labels[i][j]` says what document j is for query i."""
+
+    queries: list[str]
+    documents: list[str]
+    labels: list[list[int]]
+
+
+class BatchBuilder:
+    """Builds batches from row numbers of the triples, with conflicts looked up in the judgments."""
+
+    def __init__(
+        self, triples: Sequence[Triple], part: Part, documents: Mapping[str, Document], negatives: int | None
+    ) -> None:
+        self.triples, self.negatives = triples, negatives
+        self._relevant = _relevant_texts(part, documents)
+        self._key = {text: normalise(text) for triple in triples for text in _texts(triple, negatives)}
+
+    def __len__(self) -> int:
+        return len(self.triples)
+
+    def build(self, rows: Sequence[int]) -> Batch:
+        """The batch of these triples. A document that several rows hold, or hold under two ids, stands once.
+
+        A document is masked for a query when the judgments give it any grade above 0 for that query or for another
+        query of the same text, or when it has the text of such a document or of the query itself.
+        """
+        triples = [self.triples[row] for row in rows]
+        documents: dict[str, str] = {}
+        for triple in triples:
+            for text in _texts(triple, self.negatives):
+                documents.setdefault(self._key[text], text)
+        labels = [self._labels(triple, list(documents)) for triple in triples]
+        return Batch([triple.query for triple in triples], list(documents.values()), labels)
+
+    def _labels(self, triple: Triple, keys: Sequence[str]) -> list[int]:
+        positive, query = self._key[triple.positive], normalise(triple.query)
+        relevant = self._relevant[query]
+        return [
+            POSITIVE if key == positive else MASKED if key in relevant or key == query else NEGATIVE for key in keys
+        ]
+
+
+@dataclass
+class Collator:
+    """Row numbers in, model inputs out: columns by role, each with the prompt of its role."""
+
+    builder: BatchBuilder
+    model: SentenceTransformer
+    valid_label_columns: tuple[str, ...] = ("label",)
+
+    def __call__(self, rows: Sequence[Mapping[str, int]]) -> dict[str, Any]:
+        """`query_*` (n_queries rows), `document_*` (n_documents rows) and `label` int64 (n_queries, n_documents)."""
+        import torch
+
+        batch = self.builder.build([row["row"] for row in rows])
+        inputs: dict[str, Any] = {"label": torch.tensor(batch.labels, dtype=torch.int64)}
+        roles: tuple[tuple[Role, list[str]], ...] = (("query", batch.queries), ("document", batch.documents))
+        for role, texts in roles:
+            prompt = prompt_of(self.model, role) or None
+            features = self.model.preprocess(texts, prompt=prompt, task=role)
+            inputs |= {f"{role}_{key}": value for key, value in features.items()}
+        return inputs
+
+
+def _texts(triple: Triple, negatives: int | None) -> list[str]:
+    return [triple.positive, *(negative.text for negative in triple.negatives[:negatives])]
+
+
+def _relevant_texts(part: Part, documents: Mapping[str, Document]) -> dict[str, set[str]]:
+    """Normalised texts of all documents of any grade above 0, by normalised query text."""
+    relevant: dict[str, set[str]] = defaultdict(set)
+    text_of = part.text_of()
+    for query_id, doc_id, grade in part.qrels.judgments():
+        if grade > 0 and doc_id in documents:
+            relevant[normalise(text_of[query_id])].add(normalise(documents[doc_id].full_text))
+    return relevant
