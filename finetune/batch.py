@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 POSITIVE, NEGATIVE, MASKED = 1, 0, -1
 """Labels of a document for a query in a batch. Masked: known or partly known to be relevant, so not in the softmax."""
 
+BLOCK_DOCUMENTS = 32
+"""Documents that go through the model together in training."""
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -73,17 +76,26 @@ class Collator:
     valid_label_columns: tuple[str, ...] = ("label",)
 
     def __call__(self, rows: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """`query_*` (n_queries rows), `document_*` (n_documents rows) and `label` int64 (n_queries, n_documents)."""
+        """`query_*`, `document0_*`, `document1_*`, ... and `label`, int64 (n_queries, n_documents).
+
+        Documents come longest first in blocks of 32, each padded to its own longest text: padding one batch to its
+        longest document costs more than the documents do. The columns of `label` are in that order.
+        """
         import torch
 
         batch = self.builder.build([row["row"] for row in rows])
-        inputs: dict[str, Any] = {"label": torch.tensor(batch.labels, dtype=torch.int64)}
-        roles: tuple[tuple[Role, list[str]], ...] = (("query", batch.queries), ("document", batch.documents))
-        for role, texts in roles:
-            prompt = prompt_of(self.model, role) or None
-            features = self.model.preprocess(texts, prompt=prompt, task=role)
-            inputs |= {f"{role}_{key}": value for key, value in features.items()}
+        order = sorted(range(len(batch.documents)), key=lambda column: -len(batch.documents[column]))
+        documents = [batch.documents[column] for column in order]
+        inputs: dict[str, Any] = {"label": torch.tensor(batch.labels, dtype=torch.int64)[:, order]}
+        inputs |= self._features("query", batch.queries, "query")
+        for number, start in enumerate(range(0, len(documents), BLOCK_DOCUMENTS)):
+            block = documents[start : start + BLOCK_DOCUMENTS]
+            inputs |= self._features(f"document{number}", block, "document")
         return inputs
+
+    def _features(self, prefix: str, texts: list[str], role: Role) -> dict[str, Any]:
+        features = self.model.preprocess(texts, prompt=prompt_of(self.model, role) or None, task=role)
+        return {f"{prefix}_{key}": value for key, value in features.items()}
 
 
 def _texts(triple: Triple, negatives: int | None) -> list[str]:

@@ -14,14 +14,15 @@ from finetune.batch import MASKED, POSITIVE
 class JudgedMultipleNegativesRankingLoss(MultipleNegativesRankingLoss):
     """MNRL (van den Oord et al. 2018, InfoNCE) with the negatives of each query given by labels.
 
-    The batch holds each document once, and `labels[i, j]` is 1 for the positive of row i, 0 for a negative and -1 for
-    a document that is masked out of its softmax. Where no document is masked or shared this is the stock loss.
+    The first column of features are the queries, all others blocks of documents. The batch holds each document once,
+    and `labels[i, j]` is 1 for the positive of row i, 0 for a negative and -1 for a document that is masked out of its
+    softmax. Where no document is masked or shared this is the stock loss.
     """
 
     def forward(self, sentence_features: Iterable[dict[str, Tensor]], labels: Tensor) -> Tensor:
         """The mean over rows of -log softmax at the positive; a scalar."""
-        queries, documents = (self.model(features)["sentence_embedding"] for features in sentence_features)
-        scores = self.similarity_fct(queries, documents) * self.scale
+        queries, *documents = (self.model(features)["sentence_embedding"] for features in sentence_features)
+        scores = self.similarity_fct(queries, torch.cat(documents)) * self.scale
         return masked_cross_entropy(scores, labels)
 
 

@@ -1,0 +1,26 @@
+# `make demo`: the whole workflow on real data. `make test`: all checks. Both make their own .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PACKAGES := closecall mining finetune eval
+
+.PHONY: demo test lint clean
+
+demo: .venv/demo.stamp
+	$(BIN)/closecall demo
+
+test: .venv/test.stamp
+	$(BIN)/python -m pytest
+	$(MAKE) lint
+
+lint: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+.venv/%.stamp: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt --editable ".[$*]"
+	touch $@
+
+clean:
+	rm -rf .venv closecall-demo build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
