@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 
 from closecall.config import Settings
 from closecall.dataset import Dataset
+from closecall.errors import ConfigError, fault_list
 from closecall.records import Query
 from closecall.text import near_duplicate_pairs, normalise
 
@@ -54,6 +55,7 @@ def assign(dataset: Dataset, config: SplitConfig, prior: Mapping[str, str]) -> A
     stratum the groups are taken in the order of their hash until test, then dev, has its share of queries; what is
     left over from rounding goes to the next stratum, so that many small strata still add up.
     """
+    _check_columns(dataset, config)
     queries, no_positives = _with_positives(dataset)
     members, group_of = _groups(queries, config)
     part: dict[str, str] = {}
@@ -73,24 +75,34 @@ def assign(dataset: Dataset, config: SplitConfig, prior: Mapping[str, str]) -> A
     return Assignment(part, group_of, set_aside)
 
 
-def assign_own(dataset: Dataset, config: SplitConfig) -> Assignment:
+def assign_own(dataset: Dataset, config: SplitConfig, prior: Mapping[str, str]) -> Assignment:
     """The dataset's own parts; a missing dev is taken from train by the same rule as `assign`."""
+    _check_columns(dataset, config)
     queries, no_positives = _with_positives(dataset)
     _, group_of = _groups(queries, config)
     own = dataset.own_splits or {}
     part = {query_id: name for name, ids in own.items() for query_id in ids if query_id in group_of}
     if "dev" not in own:
-        train = {query_id for query_id, name in part.items() if name == "train"}
-        members: dict[str, list[str]] = defaultdict(list)
-        for query_id in sorted(train):
-            members[group_of[query_id]].append(query_id)
-        share = config.dev / (1 - config.held_out)
-        taken = 0
-        for group in sorted(members, key=lambda group: _hash(config.seed, group)):
-            if taken + len(members[group]) / 2 <= share * len(train):
-                part |= dict.fromkeys(members[group], "dev")
-                taken += len(members[group])
+        part |= _carved_dev(part, group_of, config, prior)
     return Assignment(part, group_of, {"no_positives": no_positives})
+
+
+def _carved_dev(
+    part: Mapping[str, str], group_of: Mapping[str, str], config: SplitConfig, prior: Mapping[str, str]
+) -> dict[str, str]:
+    """The train queries that become dev, in whole groups; queries in `prior` keep their part."""
+    members: dict[str, list[str]] = defaultdict(list)
+    for query_id in sorted(part):
+        if part[query_id] == "train":
+            members[group_of[query_id]].append(query_id)
+    wanted = config.dev / (1 - config.held_out) * sum(map(len, members.values()))
+    dev = [query_id for query_id in part if part[query_id] == "train" and prior.get(query_id) == "dev"]
+    for group in sorted(members, key=lambda group: _hash(config.seed, group)):
+        new = [query_id for query_id in members[group] if query_id not in prior]
+        found = {prior[query_id] for query_id in members[group] if query_id in prior}
+        if found == {"dev"} or (not found and len(dev) + len(new) / 2 <= wanted):
+            dev += new
+    return dict.fromkeys(dev, "dev")
 
 
 def _fill(
@@ -104,6 +116,8 @@ def _fill(
     placed: dict[str, Counter[str]] = defaultdict(Counter)
     for query_id, name in part.items():
         placed[_stratum(dataset, [query_id], config.stratify_by)][name] += 1
+    sizes = [len(members[group]) for groups in strata.values() for group in groups]
+    most = max(1.0, sum(sizes) / max(1, len(sizes)) / 2)  # half an average group: less, and none would ever be due
     carry = {"test": 0.0, "dev": 0.0}
     for stratum in sorted(strata):
         groups = sorted(strata[stratum], key=lambda group: _hash(config.seed, group))
@@ -114,9 +128,23 @@ def _fill(
                 group = groups.pop(0)
                 part |= dict.fromkeys(members[group], name)
                 wanted -= len(members[group])
-            carry[name] = max(min(wanted, 1.0), -1.0)
+            carry[name] = max(min(wanted, most), -most)
         for group in groups:
             part |= dict.fromkeys(members[group], "train")
+
+
+def _check_columns(dataset: Dataset, config: SplitConfig) -> None:
+    """ConfigError for a column that no query has: a misspelt `group_by` would let every group straddle."""
+    known = sorted({name for query in dataset.queries for name in query.metadata})
+    named = (("group_by", config.group_by), ("stratify_by", config.stratify_by))
+    advice = f"the columns are {', '.join(known)}" if known else "the queries have no columns"
+    faults = [
+        f"split.{key}: no query has a column {column!r}; {advice}"
+        for key, column in named
+        if column and column not in known
+    ]
+    if faults:
+        raise ConfigError(fault_list("split", faults))
 
 
 def _groups(queries: Sequence[Query], config: SplitConfig) -> tuple[dict[str, list[str]], dict[str, str]]:
@@ -146,12 +174,17 @@ def _groups(queries: Sequence[Query], config: SplitConfig) -> tuple[dict[str, li
 
 def _links(queries: Sequence[Query], config: SplitConfig) -> Iterable[tuple[int, int]]:
     first: dict[str, int] = {}
+    new_texts: list[int] = []
     for index, query in enumerate(queries):
-        for key in {_group_key(query, config.group_by), f"text:{normalise(query.text)}"}:
+        text = f"text:{normalise(query.text)}"
+        if text not in first:
+            new_texts.append(index)
+        for key in {_group_key(query, config.group_by), text}:
             if key in first:
                 yield first[key], index
             first.setdefault(key, index)
-    yield from near_duplicate_pairs([query.text for query in queries], config.near_duplicate)
+    for left, right in near_duplicate_pairs([queries[index].text for index in new_texts], config.near_duplicate):
+        yield new_texts[left], new_texts[right]
 
 
 def _group_key(query: Query, column: str | None) -> str:

@@ -24,6 +24,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
+STOPPED = 130
+"""The exit code that typer makes of Ctrl-C, without a word."""
+
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.")]
 SetOption = Annotated[
     list[str] | None,
@@ -141,7 +144,8 @@ def compare(
     """Compare two runs on the same queries: paired deltas, intervals, slices and the verdict. No model is needed."""
     from eval.runs import compare_runs
 
-    _print_content(compare_runs(qrels, base, tuned, queries, set_ or (), positive_from), json_)
+    content = compare_runs(qrels, base, tuned, queries, set_ or (), positive_from)
+    raise typer.Exit(_print_content(content, json_))
 
 
 def main() -> None:
@@ -156,9 +160,14 @@ def main() -> None:
     except CloseCallError as error:
         sys.stderr.write(f"error: {error}\n")
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.stderr.write("stopped; what was finished is kept, and the same command goes on from there\n")
-        sys.exit(130)
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        sys.stderr.write(f"error: {place}{error.strerror or error}; mend it and run the same command again\n")
+        sys.exit(2)
+    except SystemExit as end:
+        if end.code == STOPPED:
+            sys.stderr.write("stopped; what was finished is kept, and the same command goes on from there\n")
+        raise
 
 
 def _stage(config: Path, assignments: list[str] | None, stage: str, as_json: bool, quiet: bool) -> None:

@@ -39,13 +39,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
 
 
 def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]:
-    loader.flatten_mapping(node)
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=True)
-        if key in seen:
-            raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", key_node.start_mark)
-        seen.add(key)
+    seen: set[str] = set()
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == "tag:yaml.org,2002:merge":
+            continue  # `{{name}}` is refused below; a key beside `<<` overrides the merged one, as YAML has it
+        if key.value in seen:
+            raise yaml.constructor.ConstructorError(None, None, f"the key {key.value!r} stands twice", key.start_mark)
+        seen.add(key.value)
     return loader.construct_mapping(node, deep=True)
 
 
@@ -64,8 +64,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     try:
         content = yaml.load(text, Loader=_UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or "not YAML"
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
+        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = f" line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{line}: {problem}; correct the YAML") from error
     if not isinstance(content, dict):
@@ -89,7 +89,7 @@ def override(content: Mapping[str, Any], assignments: Iterable[str]) -> dict[str
             target = target[key]
         try:
             target[keys[-1]] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+        except (yaml.YAMLError, ValueError) as error:
             raise ConfigError(f"--set {assignment}: the value is not YAML; quote it") from error
     return result
 

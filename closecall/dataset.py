@@ -87,6 +87,8 @@ class Dataset:
     """Every file that was read."""
     sha256: str
     """Hash over name, size and content of the files."""
+    corpus_sha256: str
+    """The same over the file of the documents alone, as in `Corpus`."""
 
     @cached_property
     def _by_id(self) -> Mapping[str, Query]:
@@ -278,9 +280,9 @@ def _dataset(reading: _Reading, data: DataConfig) -> Dataset:
     dropped = sum(len(file.rows) for file in reading.judgments) - sum(map(len, by_split.values()))
     notes = [*reading.notes, *judgment_notes(queries, qrels, dropped)]
     files = list(dict.fromkeys([reading.corpus.path, reading.queries.path, *(file.path for file in reading.judgments)]))
-    return Dataset(
-        tuple(reading.corpus.rows.values()), queries, qrels, own, tuple(notes), tuple(files), _content_hash(files)
-    )
+    documents = tuple(reading.corpus.rows.values())
+    hashes = (_content_hash(files), _content_hash([reading.corpus.path]))
+    return Dataset(documents, queries, qrels, own, tuple(notes), tuple(files), *hashes)
 
 
 def _query_ids(judgments: Iterable[Judgment]) -> tuple[str, ...]:

@@ -43,6 +43,10 @@ class ModelConfig(Settings):
     batch_size: int = Field(32, ge=1, description="texts encoded at once")
     device: str | None = Field(None, description="cpu, cuda, cuda:1, mps; default: the best there is")
 
+    def unpinned(self) -> ModelConfig:
+        """The same settings for a checkpoint: `model_sha256` is the base's, and training makes other weights."""
+        return self.model_copy(update={"model_sha256": None})
+
 
 class Encoder(Protocol):
     """Anything that turns texts into unit vectors. Tests and users bring their own."""
@@ -155,9 +159,12 @@ def encode_texts(model: SentenceTransformer, texts: Sequence[str], role: Role, b
 
 
 def prompt_of(model: SentenceTransformer, role: Role) -> str:
-    """The prompt that `encode_query` or `encode_document` puts before a text; empty when there is none."""
+    """The prompt that `encode_query` or `encode_document` puts before a text; empty when there is none.
+
+    As there, the first of these names that the model has counts, even with an empty prompt.
+    """
     names = ("query",) if role == "query" else ("document", "passage", "corpus")
-    return next((model.prompts[name] for name in names if model.prompts.get(name)), "")
+    return next((model.prompts[name] or "" for name in names if name in model.prompts), "")
 
 
 def resolve_model(name: str) -> Path:

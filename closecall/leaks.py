@@ -9,6 +9,7 @@ from typing import Any
 
 from closecall.assign import Assignment
 from closecall.dataset import Dataset
+from closecall.records import Query
 from closecall.text import near_duplicate_links, normalise
 
 EXAMPLES = 20
@@ -72,7 +73,7 @@ def _between(
     same = _matching(held, other, {query_id: normalise(text) for query_id, text in texts.items()})
     links = near_duplicate_links([texts[q] for q in held], [texts[q] for q in other], threshold)
     near = [(held[left], other[right]) for left, right in links]
-    groups = {q: dataset.query(q).metadata.get(group_by) for q in texts} if group_by else {}
+    groups = {q: _group(dataset.query(q), group_by) for q in texts} if group_by else {}
     exact = set(same)
     return {
         "same_text": same,
@@ -81,8 +82,14 @@ def _between(
     }
 
 
-def _matching(held: Sequence[str], other: Sequence[str], key_of: Mapping[str, Any]) -> list[tuple[str, str]]:
-    by_key: dict[Any, list[str]] = defaultdict(list)
+def _group(query: Query, group_by: str) -> str | None:
+    """The group as text, as in `assign`: a value may be a list, and 7 and "7" are the same group."""
+    value = query.metadata.get(group_by)
+    return None if value is None else str(value)
+
+
+def _matching(held: Sequence[str], other: Sequence[str], key_of: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    by_key: dict[str | None, list[str]] = defaultdict(list)
     for query_id in other:
         if key_of[query_id] is not None:
             by_key[key_of[query_id]].append(query_id)

@@ -75,7 +75,11 @@ def writing(
     except OSError as error:
         raise ArtifactError(f"{folder}: cannot be written ({error.strerror}); choose another `output`") from error
     draft, started = Draft(partial), time.perf_counter()
-    yield draft
+    try:
+        yield draft
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
     draft.durations_s.setdefault("total", round(time.perf_counter() - started, 3))
     manifest = {
         "stage": stage,
@@ -131,7 +135,17 @@ class Artifact:
             raise ArtifactError(
                 f"{path}: format {manifest.get('format')!r}, this version reads {FORMAT}; write it again"
             )
+        if lacking := sorted({"key", "inputs", "config", "counts", "files"} - manifest.keys()):
+            raise ArtifactError(
+                f"{path}: lacks {', '.join(lacking)}; delete {folder} and run `closecall {stage} CONFIG` again"
+            )
         return cls(folder, manifest)
+
+    @classmethod
+    def find(cls, folder: Path, stage: str) -> Artifact | None:
+        """The artifact of this stage in `folder`, None when there is none; ArtifactError as with `open`."""
+        _restore(folder)
+        return cls.open(folder, stage) if (folder / MANIFEST).exists() else None
 
     @property
     def key(self) -> str:
@@ -177,11 +191,8 @@ class Artifact:
 
 def up_to_date(folder: Path, stage: str, inputs: Mapping[str, str], config: Mapping[str, Any]) -> Artifact | None:
     """The artifact in `folder` if it was made from these inputs and settings, else None; verified in full."""
-    _restore(folder)
-    if not (folder / MANIFEST).exists():
-        return None
-    artifact = Artifact.open(folder, stage)
-    if artifact.key != artifact_key(stage, inputs, config):
+    artifact = Artifact.find(folder, stage)
+    if artifact is None or artifact.key != artifact_key(stage, inputs, config):
         return None
     artifact.verify()
     return artifact

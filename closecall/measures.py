@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import lru_cache
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import AfterValidator
 
 from closecall.errors import ConfigError, DataError, fault_list
 from closecall.records import Qrels, Run, ScoredDoc
@@ -185,6 +186,17 @@ def _unknown_name(text: str, head: str, cutoff: int | str | None) -> str:
     suffix = "" if cutoff is None else f"@{cutoff}"
     hint = f"; did you mean {ALIASES[nearest[0]] + suffix!r}?" if nearest else "."
     return f"measure {text!r}: no measure is called {head!r}{hint} The names are {KNOWN_NAMES}"
+
+
+def _canonical(name: str) -> str:
+    try:
+        return str(Measure.parse(name))
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
+
+
+MeasureName = Annotated[str, AfterValidator(_canonical)]
+"""A measure in a config: any name that `Measure.parse` knows, kept in its canonical form."""
 
 
 def parse_measures(names: Iterable[str]) -> tuple[Measure, ...]:

@@ -112,7 +112,7 @@ class Experiment:
         split, mined = self._frozen_split(), self._artifact("mined", "mine")
         checkpoint = self._artifact("checkpoint", "finetune")
         folder = model_folder(checkpoint)
-        tuned = TextEncoder(folder, self.config.model)
+        tuned = TextEncoder(folder, self.config.model.unpinned())
         return evaluate(
             self.corpus,
             split,
@@ -135,6 +135,10 @@ class Experiment:
     def _frozen_split(self) -> Artifact:
         """The split on disk, if it was made of this corpus's dataset with these settings."""
         artifact = self._artifact("split", "split")
+        if artifact.manifest["inputs"]["corpus"] != self.corpus.sha256:
+            raise ArtifactError(
+                f"{artifact.folder}: {self.corpus.file} has changed since the split was made; run `closecall split CONFIG`"
+            )
         asked = self.config.split.resolved()
         changed = [key for key, value in asked.items() if artifact.manifest["config"].get(key) != value]
         if changed:

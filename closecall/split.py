@@ -18,7 +18,7 @@ from closecall.dataset import Dataset
 from closecall.errors import ArtifactError, DataError
 from closecall.leaks import Leaks, drop_leaking, find_leaks
 from closecall.manifest import Artifact, Draft, up_to_date, writing
-from closecall.readers import open_lines
+from closecall.readers import open_lines, some
 from closecall.records import SPLITS, Qrels, Query
 from closecall.trec import read_qrels, write_qrels
 
@@ -43,7 +43,7 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
     A dataset that grew extends its frozen split: old queries stay where they were. Other settings than those it was
     made with are an ArtifactError, since numbers on another test split cannot be compared.
     """
-    inputs = {"dataset": dataset.sha256}
+    inputs = {"dataset": dataset.sha256, "corpus": dataset.corpus_sha256}
     settings = _settings(dataset, config)
     frozen = up_to_date(folder, "split", inputs, settings)
     if frozen is not None:
@@ -61,7 +61,8 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
 def plan_split(dataset: Dataset, config: SplitConfig, folder: Path) -> tuple[Assignment, Leaks]:
     """The parts that `make_split` would write, and their leaks; nothing is written."""
     prior = _prior(folder, _settings(dataset, config))
-    assignment = assign_own(dataset, config) if dataset.own_splits else assign(dataset, config, prior)
+    assignment = (assign_own if dataset.own_splits else assign)(dataset, config, prior)
+    _check_unmoved(assignment, prior, folder)
     leaks = find_leaks(dataset, assignment.part, config.near_duplicate, config.group_by)
     if config.on_leak == "drop":
         assignment = drop_leaking(assignment, leaks)
@@ -87,9 +88,9 @@ def read_part(artifact: Artifact, name: str) -> Part:
 
 def _prior(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
     """The part of each query in the frozen split on disk; ArtifactError when it was made with other settings."""
-    if not (folder / "manifest.json").exists():
+    frozen = Artifact.find(folder, "split")
+    if frozen is None:
         return {}
-    frozen = Artifact.open(folder, "split")
     before = frozen.manifest["config"]
     changed = [f"{key} {before.get(key)!r} -> {value!r}" for key, value in settings.items() if before.get(key) != value]
     if changed:
@@ -99,6 +100,20 @@ def _prior(folder: Path, settings: Mapping[str, Any]) -> dict[str, str]:
             f"delete {folder} only if no verdict was given on its test queries"
         )
     return {query.query_id: name for name in SPLITS for query in read_part(frozen, name).queries}
+
+
+def _check_unmoved(assignment: Assignment, prior: Mapping[str, str], folder: Path) -> None:
+    """ArtifactError when a dataset's own split puts queries elsewhere than the frozen split has them."""
+    moved = [
+        f"{query_id!r} {prior[query_id]} -> {name}"
+        for query_id, name in assignment.part.items()
+        if prior.get(query_id, name) != name
+    ]
+    if moved:
+        raise ArtifactError(
+            f"{folder}: the split is frozen, and the dataset's own split moves {len(moved):,} of its queries "
+            f"({some(moved)}). Put its files back, or give this experiment an `output` of its own"
+        )
 
 
 def _check_sizes(assignment: Assignment) -> None:
@@ -119,7 +134,8 @@ def _write_parts(draft: Draft, dataset: Dataset, assignment: Assignment) -> None
         with draft.path(f"{name}/queries.jsonl").open("w", encoding="utf-8", newline="\n") as handle:
             for query_id in ids:
                 query = dataset.query(query_id)
-                row = {"_id": query_id, "text": query.text, **query.metadata, "_group": assignment.group[query_id]}
+                ours = {"_id": query_id, "text": query.text}
+                row = {**ours, **query.metadata, **ours, "_group": assignment.group[query_id]}
                 handle.write(json.dumps(row, ensure_ascii=False) + "\n")
         write_qrels(draft.path(f"{name}/qrels.tsv"), dataset.qrels.only(ids).judgments())
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import io
 import os
 import shutil
 from collections.abc import Sequence
@@ -15,6 +17,7 @@ from closecall.manifest import sha256_json
 from closecall.progress import progress
 
 BLOCK_TEXTS = 512
+DIGEST_BYTES = 32
 
 
 @dataclass
@@ -67,8 +70,7 @@ class VectorStore:
         vectors = encoder.encode(texts, role)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_suffix(f".{os.getpid()}.partial")
-        with partial.open("wb") as handle:
-            np.save(handle, vectors)
+        partial.write_bytes(_block_bytes(vectors))
         partial.replace(path)
         self.encoded += len(texts)
         return vectors
@@ -78,10 +80,22 @@ def _unique(texts: Sequence[str]) -> list[str]:
     return sorted(set(texts), key=lambda text: (-len(text), text))
 
 
+def _block_bytes(vectors: Vectors) -> bytes:
+    """The array as a .npy file, and after it the digest of those bytes; `np.load` does not read so far."""
+    buffer = io.BytesIO()
+    np.save(buffer, vectors)
+    return buffer.getvalue() + hashlib.sha256(buffer.getvalue()).digest()
+
+
 def _read_block(path: Path, shape: tuple[int, int]) -> Vectors | None:
+    """The array of a block file; None when there is none, or it is damaged or of another shape."""
     try:
-        vectors: Vectors = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError):
+        content = path.read_bytes()
+    except OSError:
         return None
+    data, digest = content[:-DIGEST_BYTES], content[-DIGEST_BYTES:]
+    if hashlib.sha256(data).digest() != digest:
+        return None
+    vectors: Vectors = np.load(io.BytesIO(data), allow_pickle=False)
     whole = vectors.shape == shape and vectors.dtype == np.float32 and bool(np.isfinite(vectors).all())
     return vectors if whole else None

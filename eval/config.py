@@ -2,23 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, Field
+from pydantic import Field
 
 from closecall.config import Settings
-from closecall.errors import ConfigError
-from closecall.measures import Gain, Measure
-
-
-def _canonical(name: str) -> str:
-    try:
-        return str(Measure.parse(name))
-    except ConfigError as error:
-        raise ValueError(str(error)) from None
-
-
-MeasureName = Annotated[str, AfterValidator(_canonical)]
+from closecall.measures import Gain, Measure, MeasureName
 
 
 class EvalConfig(Settings):
@@ -29,7 +16,7 @@ class EvalConfig(Settings):
         ("recall@1", "recall@5", "recall@10", "MRR@10", "judged@10"), description="reported beside the deciding one"
     )
     gain: Gain = Field("exp", description="gain of a grade in nDCG: exp = 2^grade - 1, linear = grade")
-    depth: int = Field(100, ge=1, description="documents retrieved per query")
+    depth: int = Field(100, ge=1, description="documents retrieved per query; more where a measure has a larger cutoff")
     slice_by: tuple[str, ...] | None = Field(
         None, description="query columns to slice by; default: every column with 2 to 50 values"
     )

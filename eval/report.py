@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from closecall.records import Document, Qrels, Query, Run
 from eval.verdict import points
@@ -43,10 +44,12 @@ def table(content: Mapping[str, Any]) -> Table:
     view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
     view.caption = f"in points (hundredths); {_interval_note(content)}"
     for number, name in enumerate(HEADER):
-        view.add_column(name, justify="right" if 2 <= number <= 6 else "left", no_wrap=True)
+        # A pipe counts as 80 columns: names and remarks may wrap there, a number is never cut.
+        is_text = number in (0, len(HEADER) - 1)
+        view.add_column(name, justify="right" if 2 <= number <= 6 else "left", no_wrap=not is_text, overflow="fold")
     for number, cells in enumerate(rows(content)):
         style = "bold" if number == 0 else "red" if cells[-1] == "HARMED" else "dim" if cells[-1] else ""
-        view.add_row(*cells, style=style, end_section=number == len(content["overall"]) - 1)
+        view.add_row(*map(Text, cells), style=style, end_section=number == len(content["overall"]) - 1)
     return view
 
 
@@ -97,7 +100,7 @@ def _markdown_table(header: Sequence[str], body: Sequence[Sequence[str]]) -> str
 
 
 def _escaped(cell: str) -> str:
-    return cell.replace("|", "\\|").replace("\n", " ")
+    return " ".join(cell.split()).replace("|", "\\|")
 
 
 def _facts(content: Mapping[str, Any]) -> list[str]:
@@ -131,15 +134,15 @@ def _examples(measure: str, values: Mapping[str, tuple[float, float]], shown: Sh
 
 
 def _example(query_id: str, shown: Shown) -> tuple[str, ...]:
-    positives = set(shown.qrels.positives(query_id))
+    positives = shown.qrels.positives(query_id)
     before, after = (_first_rank(run, query_id, positives) for run in (shown.base, shown.tuned))
     ranking = shown.tuned.ranking(query_id)
-    positive = next((s.doc_id for s in ranking if s.doc_id in positives), next(iter(positives)))
+    positive = next((s.doc_id for s in ranking if s.doc_id in positives), positives[0])
     first = ranking[0].doc_id if ranking else ""
     return (_short(shown.queries[query_id].text), _title(positive, shown), before, after, _title(first, shown))
 
 
-def _first_rank(run: Run, query_id: str, positives: set[str]) -> str:
+def _first_rank(run: Run, query_id: str, positives: Sequence[str]) -> str:
     ranks = (rank for rank, scored in enumerate(run.ranking(query_id), start=1) if scored.doc_id in positives)
     return str(next(ranks, "not found"))
 

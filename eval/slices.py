@@ -10,13 +10,28 @@ from dataclasses import dataclass
 
 from closecall.errors import ConfigError
 from closecall.records import Document, Qrels, Query
-from closecall.text import words
+from closecall.text import normalise, words
 
 MAX_VALUES = 50
 SHORT_WORDS = 3
 MANY_POSITIVES = 3
-IDENTIFIER = re.compile(r"\w*\d\w*[A-Za-z_]|[A-Za-z_]+\w*\d|\w+[_:/.\\]\w+|\b[A-Z]{2,}\b|[a-z][A-Z]|--\w+")
-"""Part numbers (`x9-12`), snake_case, paths and versions, acronyms, camelCase, command-line flags."""
+IDENTIFIER = re.compile(
+    r"""
+      \b (?! \d+ (?: st | nd | rd | th | s | am | pm ) \b ) (?= \w* \d ) \d* [^\W\d]  # x9, 12ab; not 3rd, 1990s, 5pm
+    | \b \d{5,} \b                         # 0041827
+    | \b [A-Z] [A-Za-z]* -\d               # F-16
+    | [^\W_] _+ [^\W_] | \b __\w           # snake_case, __init__
+    | \w :: \w | :// | [\w:] \\ \w         # std::map, https://x, C:\x
+    | (?<! [\w/] ) (?: ~ | \.\.? )? / \w   # /etc, ./run; not and/or
+    | \b \w+ / \w+ / \w                    # a/b/c
+    | \b [^\W\d] \w+ \. [a-z]              # file.txt; not e.g.
+    | \b \d+ \. \d+ \. \d                  # 1.2.3; not 3.5
+    | (?<! [\w-] ) -- [A-Za-z]             # --flag
+    | [a-z] [A-Z]                          # camelCase
+    """,
+    re.VERBOSE,
+)
+ACRONYM = re.compile(r"\b[A-Z]{2,}s?\b")
 
 
 @dataclass(frozen=True)
@@ -57,8 +72,9 @@ def is_short(source: SliceSource, query: Query) -> bool:
 
 
 def has_identifier(source: SliceSource, query: Query) -> bool:
-    """Identifiers, part numbers, acronyms, paths: what embedding models split into pieces."""
-    return IDENTIFIER.search(query.text) is not None
+    """Identifiers, part numbers, paths, acronyms (unless all is in capitals): what models split into pieces."""
+    text = query.text
+    return bool(IDENTIFIER.search(text) or (text != text.upper() and ACRONYM.search(text)))
 
 
 def has_many_positives(source: SliceSource, query: Query) -> bool:
@@ -137,6 +153,6 @@ def _scripts(queries: Sequence[Query]) -> list[Slice]:
 
 def script_of(text: str) -> str:
     """The script of most letters, by the first word of their Unicode names (`latin`, `arabic`, `cjk`); else `none`."""
-    letters = (unicodedata.name(letter, "unknown").split()[0].lower() for letter in text if letter.isalpha())
+    letters = (unicodedata.name(letter, "unknown").split()[0].lower() for letter in normalise(text) if letter.isalpha())
     counts = Counter(letters)
     return min(counts, key=lambda name: (-counts[name], name)) if counts else "none"

@@ -67,7 +67,8 @@ def evaluate(
     part = read_part(split, "test")
     documents = {document.doc_id: document for document in corpus.documents}
     with writing(folder, "eval", inputs=inputs, config=config.resolved(), seed=config.seed) as draft:
-        runs = {contender.role: _rank(corpus, part, contender, store, config.depth) for contender in (base, tuned)}
+        depth = max(config.depth, *(measure.cutoff or 0 for measure in config.all_measures()))
+        runs = {contender.role: _rank(corpus, part, contender, store, depth) for contender in (base, tuned)}
         slices = _slices(corpus, part, base.encoder, config)
         groups = {query.query_id: str(query.metadata["_group"]) for query in part.queries}
         comparison = compare(part.qrels, runs[base.role], runs[tuned.role], config, slices, groups)

@@ -49,8 +49,8 @@ def decide(comparison: Comparison, config: EvalConfig) -> Verdict:
     result = comparison.deciding
     resolvable = smallest_resolvable_gain(_spread(comparison), result.n_groups, confidence=config.confidence)
     if comparison.unchanged:
-        rule = Rule("gain", "failed", "tuned ranks exactly as base does")
-        sentence = f"reject: nothing changed; tuned and base give the same rankings on all {result.n} test queries."
+        rule = Rule("gain", "failed", "no query has another value in any measure")
+        sentence = f"reject: nothing changed; tuned and base have the same values on all {result.n} test queries."
         return Verdict("reject", sentence, (rule,), None, resolvable)
     rules = (_gain_rule(comparison, config), _slice_rule(comparison, config))
     if any(rule.outcome == "failed" for rule in rules):

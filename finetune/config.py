@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from closecall.config import Settings
+from closecall.measures import MeasureName
 
 
 class FinetuneConfig(Settings):
@@ -17,6 +18,6 @@ class FinetuneConfig(Settings):
     weight_decay: float = Field(0.0, ge=0)
     scale: float = Field(20.0, gt=0, description="cosine is multiplied by this before the softmax (1 / temperature)")
     negatives: int | None = Field(None, ge=0, description="hard negatives used per row; default: all that were mined")
-    dev_measure: str = Field("nDCG@10", description="measure on the dev split that chooses the best step")
+    dev_measure: MeasureName = Field("nDCG@10", description="measure on the dev split that chooses the best step")
     evaluations_per_epoch: int = Field(2, ge=1, description="how often dev is measured; the last step always is")
     seed: int = Field(0, description="order of the rows, and dropout")

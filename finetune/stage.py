@@ -86,13 +86,13 @@ def _train(
     base_value = dev.value(encoder, store)
     schedule = plan(len(builder), config)
     evaluator = DevEvaluator(dev, encoder.config, store, key)
+    tuned = TextEncoder(encoder.folder, encoder.config)  # one of its own: the base stays what it is
     with progress(f"train {len(builder):,} triples", schedule.steps) as advance:
-        curve = train(encoder.model, builder, evaluator, base_value, config, work, key, advance)
+        curve = train(tuned.model, builder, evaluator, base_value, config, work, key, advance)
     draft.counts |= {"triples": len(builder), "steps": schedule.steps, "best_step": curve.best_step}
-    if curve.best_step == 0:
-        encoder = TextEncoder(encoder.folder, encoder.config)
-    encoder.model.save_pretrained(str(draft.folder / MODEL), create_model_card=False)
-    _keep_vectors(dev, evaluator, curve, TextEncoder(draft.folder / MODEL, encoder.config), store)
+    kept = tuned if curve.best_step > 0 else encoder
+    kept.model.save_pretrained(str(draft.folder / MODEL), create_model_card=False)
+    _keep_vectors(dev, evaluator, curve, TextEncoder(draft.folder / MODEL, encoder.config.unpinned()), store)
     return curve
 
 

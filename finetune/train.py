@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from datasets import Dataset
 from sentence_transformers import SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from transformers import PrinterCallback, TrainerCallback
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
 from closecall.errors import ModelError
@@ -42,7 +43,7 @@ def plan(rows: int, config: FinetuneConfig) -> Plan:
     """The plan for this many rows: the promised length is the real length."""
     per_epoch = math.ceil(rows / config.batch_size)
     steps = math.ceil(per_epoch * config.epochs)
-    count = max(1, round(config.evaluations_per_epoch * config.epochs))
+    count = max(1, math.ceil(config.evaluations_per_epoch * config.epochs))
     evaluations = {math.ceil(steps * number / count) for number in range(1, count + 1)} if steps else set()
     return Plan(steps, per_epoch, frozenset(evaluations))
 
@@ -78,7 +79,7 @@ def train(
         callbacks=[recorder],
     )
     trainer.remove_callback(PrinterCallback)  # it prints every log to stdout, which is for results
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(str(work)))
+    trainer.train(resume_from_checkpoint=_last_whole(work))
     points = (start, *_points(trainer.state.log_history, dev.primary_metric))
     best = max(points, key=lambda point: (point.dev, -point.step))
     return Curve(dev.primary_metric, points, best.step)
@@ -101,6 +102,7 @@ def _arguments(
         save_steps=schedule.steps + 1,
         save_total_limit=2,
         logging_strategy="no",
+        logging_nan_inf_filter=False,  # the filter puts the mean so far in place of a loss that is no number
         load_best_model_at_end=True,
         metric_for_best_model=f"eval_{measure}",
         greater_is_better=True,
@@ -153,6 +155,15 @@ def _open_work(work: Path, key: str) -> None:
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir(parents=True)
     key_file.write_text(key, encoding="utf-8")
+
+
+def _last_whole(work: Path) -> str | None:
+    """The newest step that was saved whole; one that a kill left half-written lacks its last file and is deleted."""
+    for folder in work.glob("checkpoint-*"):
+        if not (folder / TRAINER_STATE_NAME).exists():
+            shutil.rmtree(folder)
+    found: str | None = get_last_checkpoint(str(work))
+    return found
 
 
 def _points(history: list[dict[str, Any]], measure: str) -> list[CurvePoint]:

@@ -42,7 +42,7 @@ def partly_relevant(grades: npt.NDArray[np.int64], positive_from: int) -> Mask:
 
 
 def same_text(text_keys: npt.NDArray[np.int64], forbidden: Sequence[int]) -> Mask:
-    """Candidates whose normalised text is that of a positive or of the query, under whatever id.
+    """Candidates whose normalised text is that of a relevant document or of the query, under whatever id.
 
     `text_keys` is int64 (n,): equal numbers are equal texts.
     """
@@ -66,7 +66,7 @@ def over_quota(kept: Mask, negatives: int) -> Mask:
 
 
 def outcomes(marks: Sequence[tuple[str, Mask]], negatives: int) -> npt.NDArray[np.object_]:
-    """object (n,): the drop reason of each candidate, or `kept` for the first `negatives` that no filter marks."""
+    """The drop reason of each candidate, or `kept` for the first `negatives` that no filter marks: object (n,)."""
     size = marks[0][1].shape
     result = np.full(size, KEPT, dtype=object)
     for reason, mask in marks:

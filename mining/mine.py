@@ -131,12 +131,12 @@ class Miner:
         return triple, dropped
 
     def _same_text(self, rows: npt.NDArray[np.int64], query: int) -> npt.NDArray[np.bool_]:
-        """Copies of a positive (title and text), and documents that are the query's own text."""
-        text, positive_from = normalise(self.part.queries[query].text), self.part.qrels.positive_from
+        """Copies (title and text) of a document of any grade above 0, and documents that are the query's own text."""
+        text = normalise(self.part.queries[query].text)
         judged = self._judged[text].items()
-        positives = [int(self._full_keys[self._row[doc_id]]) for doc_id, grade in judged if grade >= positive_from]
+        relevant = [int(self._full_keys[self._row[doc_id]]) for doc_id, grade in judged if grade > 0]
         own = self._keys.get(text)
-        copies = same_text(self._full_keys[rows], [*positives, *([own] if own is not None else [])])
+        copies = same_text(self._full_keys[rows], [*relevant, *([own] if own is not None else [])])
         return copies | same_text(self._bare_keys[rows], [own] if own is not None else [])
 
     def _text_keys(self, texts: Any) -> npt.NDArray[np.int64]:

@@ -39,7 +39,8 @@ def markdown(mined: Mined, config: MiningConfig) -> str:
         "| --- | --- | --- | --- | --- | --- | --- |",
         *(_distribution(name, values) for name, values in stats["scores"].items() if values),
         "",
-        f"Cosine with the base model; margin_fraction {config.margin_fraction}. `difference` is positive minus negative.",
+        f"Cosine with the base model; margin_fraction {config.margin_fraction}. "
+        "`difference` is positive minus negative.",
         "",
         "## First triples",
         "",

@@ -62,7 +62,9 @@ def write_toy(folder: Path) -> Path:
             doc_id = f"{action}-{noun}"
             documents.append({"_id": doc_id, "title": "", "text": f"{action} the {noun}"})
             first, second = other_words.split()
-            for number, text in enumerate((f"{first} a {noun}", f"please {second} the {noun}", f"{first} {second} {noun}")):
+            for number, text in enumerate(
+                (f"{first} a {noun}", f"please {second} the {noun}", f"{first} {second} {noun}")
+            ):
                 queries.append({"_id": f"{doc_id}-{number}", "text": text, "noun": noun, "document": doc_id})
                 qrels.append(f"{doc_id}-{number}\t{doc_id}\t1")
     write_jsonl(folder / "corpus.jsonl", documents)

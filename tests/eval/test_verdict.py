@@ -1,0 +1,151 @@
+import re
+
+import pytest
+
+from closecall.records import Judgment, Qrels, Run, ScoredDoc
+from eval.compare import compare
+from eval.config import EvalConfig
+from eval.slices import Slice
+from eval.verdict import EXIT_CODES, decide
+
+SETTINGS = {"measure": "MRR", "measures": (), "resamples": 999, "min_slice_queries": 10}
+
+
+def ids(count, start=0):
+    return [f"q{number}" for number in range(start, start + count)]
+
+
+def run_of(ranks):
+    """A run whose one positive stands at this rank of each query: its MRR is 1 / rank."""
+    return Run(
+        {q: [ScoredDoc("pos" if at == rank else f"x{at}", -at) for at in range(1, 6)] for q, rank in ranks.items()}
+    )
+
+
+def verdict(moves, slices=(), **settings):
+    """The verdict on queries that move [(count, rank before, rank after), ...], numbered q0, q1, ... through all."""
+    before = [rank for count, rank, _ in moves for _ in range(count)]
+    after = [rank for count, _, rank in moves for _ in range(count)]
+    names = ids(len(before))
+    qrels = Qrels(Judgment(query_id, "pos", 1) for query_id in names)
+    runs = (run_of(dict(zip(names, ranks, strict=True))) for ranks in (before, after))
+    config = EvalConfig(**SETTINGS | settings)
+    named = [Slice(name, frozenset(members)) for name, members in dict(slices).items()]
+    return decide(compare(qrels, *runs, config, named), config)
+
+
+GAIN = [(36, 2, 1), (4, 1, 1)]  # +1/2 for 36 of 40: +45 points
+LOSS = [(36, 1, 2), (4, 1, 1)]
+UNSURE = [(12, 2, 1), (8, 1, 2)]  # 12 gain what 8 lose: +10 points, but 12 of 20 heads are no news
+
+
+def test_a_gain_whose_whole_interval_lies_above_0_is_adopted():
+    found = verdict(GAIN)
+    assert (found.outcome, found.exit_code, found.queries_to_decide) == ("adopt", 0, None)
+    assert [rule.outcome for rule in found.rules] == ["passed", "passed"]
+
+
+def test_a_gain_that_is_ruled_out_is_rejected():
+    found = verdict(LOSS)
+    assert (found.outcome, found.exit_code, found.queries_to_decide) == ("reject", 10, None)
+    assert found.rules[0].outcome == "failed"
+    assert found.rules[0].evidence.endswith("rules it out")
+    assert found.sentence.endswith("a gain above 0.0 is ruled out.")
+
+
+def test_a_gain_that_could_be_luck_is_not_called_a_gain_and_the_verdict_says_how_many_queries_would_tell():
+    found = verdict(UNSURE)
+    assert (found.outcome, found.exit_code) == ("undecided", 11)
+    # The deltas' sd is 0.49, the interval about +-1.96 * 0.49 / sqrt(n): less than 0.1 from n = (0.96 / 0.1)^2 = 92.
+    assert 80 <= found.queries_to_decide <= 130
+    assert f"about {found.queries_to_decide} test queries like these would decide it" in found.sentence
+
+
+def test_a_tie_that_no_number_of_queries_would_decide_gives_no_number():
+    found = verdict([(10, 2, 1), (10, 1, 2)])  # a delta of 0 exactly
+    assert (found.outcome, found.queries_to_decide) == ("undecided", None)
+    assert found.sentence.endswith("not enough evidence of a gain above 0.0.")
+
+
+def test_a_model_that_ranks_as_before_is_rejected_because_nothing_changed():
+    found = verdict([(20, 1, 1), (20, 3, 3)], slices={"half": ids(20)})
+    assert (found.outcome, found.exit_code) == ("reject", 10)
+    assert found.sentence.startswith("reject: nothing changed")
+    assert "all 40 test queries" in found.sentence
+    assert [rule.outcome for rule in found.rules] == ["failed"]
+
+
+def test_min_gain_moves_the_outcome():
+    # +45 points with an interval of a few points around it.
+    assert verdict(GAIN, min_gain=0.3).outcome == "adopt"
+    assert verdict(GAIN, min_gain=0.45).outcome == "undecided"
+    assert verdict(GAIN, min_gain=0.6).outcome == "reject"
+
+
+def test_a_slice_shown_harmed_rejects_even_when_the_overall_gain_is_large():
+    moves = [(20, 1, 2), (180, 2, 1)]  # 20 queries lose half, 180 gain half: +40 points
+    found = verdict(moves, slices={"mail": ids(20), "web": ids(180, 20)})
+    assert (found.outcome, found.exit_code, found.queries_to_decide) == ("reject", 10, None)
+    assert [rule.outcome for rule in found.rules] == ["passed", "failed"]
+    assert found.rules[1].evidence == "shown harmed: mail -50.0 (n = 20)"
+    assert found.sentence.startswith("reject: mail is shown to lose more than 2.0 points (-50.0, n = 20); overall MRR")
+    assert "+40.0 points" in found.sentence
+
+
+def test_the_worst_slice_comes_first():
+    moves = [(20, 1, 2), (20, 1, 5), (160, 2, 1)]
+    found = verdict(moves, slices={"mail": ids(20), "web": ids(20, 20)})
+    assert found.rules[1].evidence == "shown harmed: web -80.0 (n = 20), mail -50.0 (n = 20)"
+
+
+def test_max_slice_loss_moves_the_outcome():
+    moves = [(20, 4, 5), (180, 2, 1)]  # 1/4 to 1/5: the slice loses 5 points
+    slices = {"mail": ids(20)}
+    assert verdict(moves, slices, max_slice_loss=0.02).outcome == "reject"
+    assert verdict(moves, slices, max_slice_loss=0.10).outcome == "adopt"
+
+
+def test_a_slice_too_small_to_judge_rejects_nothing_and_is_counted():
+    moves = [(9, 1, 2), (180, 2, 1)]
+    found = verdict(moves, slices={"mail": ids(9), "web": ids(180, 9)})
+    assert found.outcome == "adopt"
+    assert found.rules[1].evidence == "none of 1 slices is shown to; 1 are too small to judge"
+
+
+def test_a_slice_whose_loss_could_be_luck_rejects_nothing():
+    moves = [(6, 1, 2), (5, 2, 1), (180, 2, 1)]  # 6 lose, 5 gain: -4.5 points in the slice
+    assert verdict(moves, slices={"mail": ids(11)}).outcome == "adopt"
+
+
+def test_harm_outweighs_doubt():
+    moves = [(20, 1, 2), (24, 2, 1)]  # +4.5 points overall, undecided
+    found = verdict(moves, slices={"mail": ids(20)})
+    assert [rule.outcome for rule in found.rules] == ["undecided", "failed"]
+    assert (found.outcome, found.queries_to_decide) == ("reject", None)
+
+
+@pytest.mark.parametrize(("moves", "before", "after"), [(GAIN, 55.0, 100.0), (LOSS, 100.0, 55.0), (UNSURE, 70.0, 80.0)])
+def test_the_sentence_holds_outcome_measure_both_values_delta_interval_and_n(moves, before, after):
+    # GAIN: 36 * 1/2 + 4 = 22 of 40 = 0.55. UNSURE: 12 * 1/2 + 8 = 14 of 20 = 0.70.
+    found = verdict(moves)
+    n = sum(count for count, _, _ in moves)
+    parts = re.fullmatch(
+        r"(\w+): MRR ([\d.]+) -> ([\d.]+), ([+-][\d.]+) points \[([+-][\d.]+), ([+-][\d.]+)\] on (\d+) test queries.*",
+        found.sentence,
+    )
+    assert parts is not None, found.sentence
+    assert parts[1] == found.outcome
+    numbers = [float(part) for part in parts.groups()[1:]]
+    assert numbers[:3] == [before, after, pytest.approx(after - before)]
+    assert numbers[3] < numbers[2] < numbers[4]
+    assert numbers[5] == n
+
+
+def test_the_resolvable_gain_is_that_of_the_spread_measured():
+    # n = 20, sd 0.49: (1.96 + 0.84) * 0.49 / sqrt(20) = 0.31, a little more since the interval uses Student's t.
+    assert verdict(UNSURE).resolvable_gain == pytest.approx(0.31, abs=0.04)
+    assert verdict([(20, 1, 1)]).resolvable_gain == 0
+
+
+def test_the_exit_codes_are_0_10_and_11():
+    assert EXIT_CODES == {"adopt": 0, "reject": 10, "undecided": 11}
