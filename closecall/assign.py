@@ -29,7 +29,8 @@ class SplitConfig(Settings):
         0.9, gt=0, le=1, description="queries whose word sets have at least this Jaccard overlap stay together"
     )
     on_leak: Literal["report", "drop"] = Field(
-        "report", description="`drop` removes train and dev queries that leak from test (own splits only)"
+        "report",
+        description="`drop` removes train queries that leak from dev or test, and dev queries that leak from test",
     )
 
     @model_validator(mode="after")

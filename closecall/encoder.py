@@ -212,7 +212,8 @@ def check_model_folder(folder: Path, expected: str | None) -> str:
     found = sorted(item.name for item in folder.iterdir())
     if not {"modules.json", "config.json"} & set(found):
         raise ModelError(
-            f"{folder}: not a model folder: neither modules.json nor config.json; found {', '.join(found[:8]) or 'nothing'}"
+            f"{folder}: not a model folder: neither modules.json nor config.json; "
+            f"found {', '.join(found[:8]) or 'nothing'}"
         )
     digest = weights_sha256(folder)
     if expected and digest != expected.lower():

@@ -137,7 +137,8 @@ class Experiment:
         artifact = self._artifact("split", "split")
         if artifact.manifest["inputs"]["corpus"] != self.corpus.sha256:
             raise ArtifactError(
-                f"{artifact.folder}: {self.corpus.file} has changed since the split was made; run `closecall split CONFIG`"
+                f"{artifact.folder}: {self.corpus.file} has changed since the split was made; "
+                "run `closecall split CONFIG`"
             )
         asked = self.config.split.resolved()
         changed = [key for key, value in asked.items() if artifact.manifest["config"].get(key) != value]

@@ -38,6 +38,8 @@ class ExactIndex:
 
         if len(vectors) != len(doc_ids):
             raise ValueError(f"{len(vectors)} vectors for {len(doc_ids)} document ids")
+        if not np.isfinite(vectors).all():
+            raise ValueError("a document vector is not finite; FAISS would rank it anywhere")
         self.doc_ids = list(doc_ids)
         self._vectors = vectors
         order = np.argsort(np.asarray(self.doc_ids, dtype=object), kind="stable")

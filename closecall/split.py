@@ -18,6 +18,7 @@ from closecall.dataset import Dataset
 from closecall.errors import ArtifactError, DataError
 from closecall.leaks import Leaks, drop_leaking, find_leaks
 from closecall.manifest import Artifact, Draft, up_to_date, writing
+from closecall.progress import say
 from closecall.readers import open_lines, some
 from closecall.records import SPLITS, Qrels, Query
 from closecall.trec import read_qrels, write_qrels
@@ -47,6 +48,7 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
     settings = _settings(dataset, config)
     frozen = up_to_date(folder, "split", inputs, settings)
     if frozen is not None:
+        say(f"split: unchanged, {folder} is used again")
         return frozen
     assignment, leaks = plan_split(dataset, config, folder)
     prior = _prior(folder, settings)
@@ -66,6 +68,7 @@ def plan_split(dataset: Dataset, config: SplitConfig, folder: Path) -> tuple[Ass
     leaks = find_leaks(dataset, assignment.part, config.near_duplicate, config.group_by)
     if config.on_leak == "drop":
         assignment = drop_leaking(assignment, leaks)
+        leaks = find_leaks(dataset, assignment.part, config.near_duplicate, config.group_by)
     _check_sizes(assignment)
     return assignment, leaks
 

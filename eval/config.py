@@ -27,6 +27,9 @@ class EvalConfig(Settings):
     max_slice_loss: float = Field(
         0.02, ge=0, lt=1, description="reject if a slice is shown to lose more than this (Holm-corrected)"
     )
+    min_groups: int = Field(
+        20, ge=2, description="independent queries (groups) below which no interval holds, so nothing is decided"
+    )
     min_slice_queries: int = Field(30, ge=2, description="smaller slices are shown, but too small to judge")
 
     def all_measures(self) -> tuple[Measure, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, Vectors
@@ -120,8 +119,8 @@ def _training(checkpoint: Artifact) -> str:
     if curve.best_step == 0:
         return f"No step of training beat the base on dev ({curve.measure} {base.dev:.4f}): the checkpoint is the base."
     return (
-        f"Chosen on dev: step {best.step} of {curve.points[-1].step}, {curve.measure} {base.dev:.4f} -> {best.dev:.4f}; "
-        "dev chose the step, so its gain is an optimistic one."
+        f"Chosen on dev: step {best.step} of {curve.points[-1].step}, {curve.measure} {base.dev:.4f} -> "
+        f"{best.dev:.4f}; dev chose the step, so its gain is an optimistic one."
     )
 
 

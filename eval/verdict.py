@@ -72,6 +72,9 @@ def _gain_rule(comparison: Comparison, config: EvalConfig) -> Rule:
     result = comparison.deciding
     name = f"gain in {comparison.measure} above {points(config.min_gain)} points"
     interval = f"[{points(result.low, True)}, {points(result.high, True)}]"
+    if result.n_groups < config.min_groups:
+        evidence = f"{result.n_groups} independent queries are too few for an interval that holds ({config.min_groups})"
+        return Rule(name, "undecided", evidence)
     if result.low > config.min_gain:
         return Rule(name, "passed", f"the interval {interval} lies above")
     if result.high <= config.min_gain:

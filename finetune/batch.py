@@ -40,6 +40,7 @@ class BatchBuilder:
     ) -> None:
         self.triples, self.negatives = triples, negatives
         self._relevant = _relevant_texts(part, documents)
+        self._bare = {normalise(d.full_text): normalise(d.text) for d in documents.values() if d.title}
         self._key = {text: normalise(text) for triple in triples for text in _texts(triple, negatives)}
 
     def __len__(self) -> int:
@@ -49,7 +50,7 @@ class BatchBuilder:
         """The batch of these triples. A document that several rows hold, or hold under two ids, stands once.
 
         A document is masked for a query when the judgments give it any grade above 0 for that query or for another
-        query of the same text, or when it has the text of such a document or of the query itself.
+        query of the same text, or when it has the text of such a document or of the query itself, title or no title.
         """
         triples = [self.triples[row] for row in rows]
         documents: dict[str, str] = {}
@@ -63,7 +64,12 @@ class BatchBuilder:
         positive, query = self._key[triple.positive], normalise(triple.query)
         relevant = self._relevant[query]
         return [
-            POSITIVE if key == positive else MASKED if key in relevant or key == query else NEGATIVE for key in keys
+            POSITIVE
+            if key == positive
+            else MASKED
+            if key in relevant or query in (key, self._bare.get(key))
+            else NEGATIVE
+            for key in keys
         ]
 
 

@@ -18,6 +18,14 @@ ACTIONS = {
 NOUNS = ("bucket", "user", "queue", "table", "key", "alarm", "image", "policy")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread():
+    """Tiny tensors are slower on several threads: most of the time goes to waiting for each other."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory):
     """The folder of a one-layer BERT with seeded random weights and a word vocabulary."""
@@ -81,17 +89,33 @@ def write_jsonl(path: Path, rows: list[dict]) -> None:
 @pytest.fixture
 def config_file(tmp_path, toy_data, tiny_model):
     """A config over the toy data and the tiny model; its artifacts go to `out` beside it."""
-    path = tmp_path / "toy.yaml"
+    return write_config(tmp_path, toy_data, tiny_model)
+
+
+def write_config(folder: Path, data: Path, model: Path) -> Path:
+    """Write `toy.yaml` into a folder."""
+    path = folder / "toy.yaml"
     path.write_text(
         f"""
 output: out
-model: {{name: {tiny_model}, device: cpu}}
-data: {{folder: {toy_data}}}
+model: {{name: {model}, device: cpu}}
+data: {{folder: {data}}}
 split: {{held_out: 0.4, dev: 0.2, group_by: document, stratify_by: noun}}
 mining: {{negatives: 2, depth: 10}}
 finetune: {{epochs: 2, batch_size: 8, learning_rate: 0.003}}
-eval: {{resamples: 999, slice_by: [noun], min_slice_queries: 5}}
+eval: {{resamples: 999, slice_by: [noun], min_slice_queries: 5, min_groups: 5}}
 """,
         encoding="utf-8",
     )
     return path
+
+
+@pytest.fixture(scope="session")
+def toy_config():
+    """Writes the toy data and a config over it into a folder, for fixtures that outlive one test."""
+
+    def write(folder: Path, model: Path) -> Path:
+        data = folder / "data"
+        return write_config(folder, data if data.exists() else write_toy(data), model)
+
+    return write

@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closecall.errors import ConfigError, DataError
-from closecall.records import Judgment, Qrels, Run, ScoredDoc
 from closecall.measures import FORMULAS, Gain, Measure, QueryValues, dcg, parse_measures, per_query
+from closecall.records import Judgment, Qrels, Run, ScoredDoc
 
 
 def ranked_run(rankings: dict[str, Sequence[str]]) -> Run:

@@ -7,7 +7,6 @@ from scipy import stats
 
 from eval.statistics import holm, loss_p_value, paired, queries_to_decide, smallest_resolvable_gain
 
-
 SIMULATIONS = 600
 
 

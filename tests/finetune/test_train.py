@@ -55,7 +55,7 @@ def experiment(config_file, tmp_path):
 def said(monkeypatch):
     """What the stages say on stderr, as one growing text."""
     text = io.StringIO()
-    monkeypatch.setattr(console, "file", text)
+    monkeypatch.setattr(console, "_file", text)  # `file` would be restored to what stderr was then
     return text
 
 

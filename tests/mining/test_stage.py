@@ -13,7 +13,7 @@ from mining.artifact import DROPPED, STATS, TRIPLES, read_triples
 def said(monkeypatch):
     """What the stages say on stderr, as one growing text."""
     text = io.StringIO()
-    monkeypatch.setattr(console, "file", text)
+    monkeypatch.setattr(console, "_file", text)  # `file` would be restored to what stderr was then
     return text
 
 
