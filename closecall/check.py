@@ -75,7 +75,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         gain = report["resolvable_gain"]
         found.append(
             f"power      {split['test']:,} test queries show a gain of {gain['points']:.1f} points or more with 80 % "
-            f"power (if the gain of single queries spreads by {gain['assumed_spread']}; the verdict says the real figure)"
+            f"power (if the gain of one query spreads by {gain['assumed_spread']}; the verdict says the real figure)"
         )
     return found
 
