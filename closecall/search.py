@@ -31,11 +31,9 @@ def rounded(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 class ExactIndex:
-    """All document vectors in a flat inner-product index; with unit rows the score is the cosine."""
+    """Exact search over document vectors where they lie, without a copy; with unit rows the score is the cosine."""
 
     def __init__(self, vectors: Vectors, doc_ids: Sequence[str]) -> None:
-        import faiss  # loaded after torch: on macOS the other order can crash the process (faiss issue 2317)
-
         if len(vectors) != len(doc_ids):
             raise ValueError(f"{len(vectors)} vectors for {len(doc_ids)} document ids")
         if not np.isfinite(vectors).all():
@@ -45,8 +43,6 @@ class ExactIndex:
         order = np.argsort(np.asarray(self.doc_ids, dtype=object), kind="stable")
         self._id_rank = np.empty(len(order), dtype=np.int64)
         self._id_rank[order] = np.arange(len(order))
-        self._index = faiss.IndexFlatIP(vectors.shape[1])
-        self._index.add(vectors)
 
     def __len__(self) -> int:
         return len(self.doc_ids)
@@ -60,20 +56,36 @@ class ExactIndex:
         depth = min(depth, len(self))
         if depth == 0 or len(queries) == 0:
             return Hits(np.empty((len(queries), depth), np.int64), np.empty((len(queries), depth)))
-        rows = np.empty((len(queries), depth), dtype=np.int64)
-        scores = np.empty((len(queries), depth), dtype=np.float64)
-        pending, fetch = np.arange(len(queries)), min(depth + 1, len(self))
-        while pending.size:
-            raw_scores, found_rows = self._index.search(queries[pending], fetch)
-            found_scores = rounded(raw_scores)
-            order = np.lexsort((self._id_rank[found_rows], -found_scores), axis=1)[:, :depth]
-            rows[pending] = np.take_along_axis(found_rows, order, axis=1)
-            scores[pending] = np.take_along_axis(found_scores, order, axis=1)
-            open_tie = found_scores[:, depth - 1] == found_scores[:, -1]
-            done = fetch == len(self)
-            pending = pending[:0] if done else pending[open_tie]
+        fetch = min(depth + 1, len(self))
+        scores, rows = self._nearest(queries, fetch)
+        open_tie = np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if fetch > depth else np.empty(0, np.int64)
+        scores, rows = self._by_id_in_ties(scores, rows)
+        scores, rows = scores[:, :depth], rows[:, :depth]
+        while open_tie.size and fetch < len(self):
             fetch = min(fetch * 4, len(self))
+            deeper, found = self._nearest(queries[open_tie], fetch)
+            still = open_tie[deeper[:, depth - 1] == deeper[:, -1]]
+            deeper, found = self._by_id_in_ties(deeper, found)
+            scores[open_tie], rows[open_tie] = deeper[:, :depth], found[:, :depth]
+            open_tie = still
         return Hits(rows, scores)
+
+    def _nearest(self, queries: Vectors, depth: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """Rounded scores and rows, both (n_queries, depth), scores descending, ties in any order."""
+        import faiss  # loaded after torch: on macOS the other order can crash the process (faiss issue 2317)
+
+        scores, rows = faiss.knn(queries, self._vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)
+        return rounded(scores), rows
+
+    def _by_id_in_ties(
+        self, scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
+    ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+        """The same hits with equal scores in the order of document ids; only lines that have a tie are sorted."""
+        tied = np.flatnonzero((scores[:, 1:] == scores[:, :-1]).any(axis=1))
+        order = np.lexsort((self._id_rank[rows[tied]], -scores[tied]), axis=1)
+        rows[tied] = np.take_along_axis(rows[tied], order, axis=1)
+        scores[tied] = np.take_along_axis(scores[tied], order, axis=1)
+        return scores, rows
 
     def score(self, queries: Vectors, doc_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """float64 (n,): the score of query i with document `doc_rows[i]`, rounded as in `search`."""

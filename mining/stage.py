@@ -10,7 +10,7 @@ from closecall.manifest import Artifact, up_to_date, writing
 from closecall.progress import say
 from closecall.split import read_part
 from closecall.vectors import VectorStore
-from mining.artifact import DROPPED, STATS, TRIPLES, write_dropped, write_triples
+from mining.artifact import DROPPED, STATS, TRIPLES, write_table
 from mining.config import MiningConfig
 from mining.mine import Miner
 from mining.report import markdown, summary
@@ -34,8 +34,8 @@ def mine(
         documents = store.get(encoder, texts, "document", f"{len(texts):,} documents")
         queries = store.get(encoder, [query.text for query in part.queries], "query", "training queries")
         mined = Miner(corpus.documents, documents, part, queries, config).mine()
-        write_triples(draft.path(TRIPLES), mined.triples)
-        write_dropped(draft.path(DROPPED), mined.dropped)
+        write_table(draft.path(TRIPLES), mined.triples_table)
+        write_table(draft.path(DROPPED), mined.dropped_table)
         draft.write_json(STATS, mined.stats)
         draft.path("report.md").write_text(markdown(mined, config), encoding="utf-8")
         draft.counts |= {key: mined.stats[key] for key in ("queries", "pairs", "asked", "kept", "short", "retrieved")}

@@ -1,3 +1,4 @@
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -5,16 +6,18 @@ from datasets import Dataset, load_dataset
 
 from closecall.errors import ArtifactError
 from closecall.manifest import Artifact, writing
+from closecall.records import Document, Query
 from mining.artifact import (
     DROPPED,
     TRIPLES,
     TRIPLES_SCHEMA,
-    Dropped,
+    Found,
     HardNegative,
     Triple,
+    dropped_table,
     read_triples,
-    write_dropped,
-    write_triples,
+    triples_table,
+    write_table,
 )
 
 TWO = (HardNegative("007", "Überweisung\nzurück", 0.75, 1), HardNegative("d2", "card lost", 0.5, 4))
@@ -25,21 +28,41 @@ TRIPLES_WRITTEN = [
 ]
 
 
+DOCUMENTS = [
+    Document("d1", "the card", "block"),
+    Document("007", "Überweisung\nzurück"),
+    Document("d2", "card lost"),
+    Document("d9", "call us"),
+    Document("d3", "card"),
+]
+QUERIES = [Query("q1", "lost card"), Query("q2", "卡")]
+PAIRS = {  # q1 with d1 and d9, q2 with d3
+    "pair_query": np.array([0, 0, 1]),
+    "pair_positive": np.array([0, 3, 4]),
+}
+FOUND = Found(
+    pair=np.array([0, 0, 0, 0, 1, 2]),
+    rank=np.array([1, 2, 3, 4, 1, 1], np.int32),
+    row=np.array([1, 0, 3, 2, 1, 1]),
+    score=np.array([0.75, 0.7, 0.6, 0.5, 0.9, 0.75]),
+    outcome=np.array([0, 2, 5, 0, 5, 0], np.uint8),
+)
+
+
+def tables(found=FOUND):
+    triples = triples_table(found, QUERIES, DOCUMENTS, **PAIRS, pair_score=np.array([0.875, 0.25, -0.5]))
+    return triples, dropped_table(found, QUERIES, DOCUMENTS, **PAIRS)
+
+
 @pytest.fixture
 def mined(tmp_path):
     with writing(tmp_path / "mined", "mine", inputs={}, config={}) as draft:
-        write_triples(draft.path(TRIPLES), TRIPLES_WRITTEN)
+        write_table(draft.path(TRIPLES), tables()[0])
     return Artifact.open(tmp_path / "mined", "mine")
 
 
 def test_triples_come_back_as_they_were_written_in_their_order(mined):
     assert read_triples(mined) == TRIPLES_WRITTEN
-
-
-def test_no_triples_come_back_as_none(tmp_path):
-    with writing(tmp_path / "mined", "mine", inputs={}, config={}) as draft:
-        write_triples(draft.path(TRIPLES), [])
-    assert read_triples(Artifact.open(tmp_path / "mined", "mine")) == []
 
 
 def test_the_file_loads_with_datasets(mined, tmp_path):
@@ -61,23 +84,19 @@ def test_the_file_loads_with_datasets(mined, tmp_path):
 
 
 def test_the_same_triples_are_the_same_bytes(mined, tmp_path):
-    write_triples(tmp_path / "again.parquet", tuple(TRIPLES_WRITTEN))
+    write_table(tmp_path / "again.parquet", tables()[0])
     assert (tmp_path / "again.parquet").read_bytes() == (mined.folder / TRIPLES).read_bytes()
 
 
 def test_dropped_candidates_are_a_table_of_one_row_each(tmp_path):
-    path = tmp_path / DROPPED
-    write_dropped(
-        path, [Dropped("q1", "d1", "d1", 1, 0.9, "judged_positive"), Dropped("q1", "d1", "d7", 2, 0.8, "kept")]
-    )
-    assert pq.read_table(path).to_pylist()[0] == {
-        "query_id": "q1",
-        "positive_id": "d1",
-        "doc_id": "d1",
-        "rank": 1,
-        "score": 0.9,
-        "reason": "judged_positive",
-    }
+    write_table(tmp_path / DROPPED, tables()[1])
+    rows = pq.read_table(tmp_path / DROPPED).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("q1", "d1", "d1", 2, 0.7, "judged_positive"),
+        ("q1", "d1", "d9", 3, 0.6, "within_margin"),
+        ("q1", "d9", "007", 1, 0.9, "within_margin"),
+    ]
+    assert list(rows[0]) == ["query_id", "positive_id", "doc_id", "rank", "score", "reason"]
 
 
 @pytest.mark.parametrize(
