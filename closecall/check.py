@@ -19,14 +19,13 @@ SAMPLE_TEXTS = 5000
 SHOWN_VALUES = 12
 
 
-def describe(dataset: Dataset, assignment: Assignment, leaks: Leaks, encoder: Encoder) -> dict[str, Any]:
-    """Facts of a dataset and of its split as plain JSON types. Nothing is encoded; texts are counted in tokens."""
+def describe(dataset: Dataset, encoder: Encoder) -> dict[str, Any]:
+    """Facts of a dataset as plain JSON types. Nothing is encoded; texts are counted in tokens."""
     qrels = dataset.qrels
     grades = Counter(judgment.relevance for judgment in qrels.judgments())
     positives = [len(qrels.positives(query.query_id)) for query in dataset.queries]
     documents = [document.full_text for document in dataset.documents]
     queries = [query.text for query in dataset.queries]
-    sizes = Counter(assignment.part.values())
     return {
         "documents": len(documents),
         "queries": len(queries),
@@ -43,34 +42,52 @@ def describe(dataset: Dataset, assignment: Assignment, leaks: Leaks, encoder: En
             "documents": _truncated(encoder, documents, "document"),
             "queries": _truncated(encoder, queries, "query"),
         },
+        "notes": list(dataset.notes),
+    }
+
+
+def describe_split(dataset: Dataset, assignment: Assignment, leaks: Leaks) -> dict[str, Any]:
+    """Facts of the split that a dataset would get."""
+    sizes = Counter(assignment.part.values())
+    return {
         "split": {name: sizes[name] for name in SPLITS} | {"groups": len(set(assignment.group.values()))},
         "own_splits": dataset.own_splits is not None,
         "set_aside": {reason: len(ids) for reason, ids in assignment.set_aside.items() if ids},
         "leaks": leaks.counts,
-        "notes": list(dataset.notes),
     }
 
 
 def lines(report: Mapping[str, Any]) -> list[str]:
     """The report as lines for a person."""
-    split, cut = report["split"], report["truncated"]
+    cut = report["truncated"]
     grades = ", ".join(f"{count:,} of grade {grade}" for grade, count in report["grades"].items())
-    found = [
+    limit = f"{report['max_length_tokens']:,} tokens" if report["max_length_tokens"] else "texts of any length"
+    return [
         f"corpus     {report['documents']:,} documents, {report['duplicate_documents']:,} of them copies of another",
         f"queries    {report['queries']:,}, {report['duplicate_queries']:,} of them copies of another, "
         f"{report['queries_without_positives']:,} without positives",
         f"judgments  {report['judgments']:,}: {grades}; positive from {report['positive_from']}, "
         f"{report['positives_per_query']} positives per query that has one",
-        f"length     the model reads {report['max_length_tokens']:,} tokens: {_cut(cut['documents'], 'documents')}, "
+        f"length     the model reads {limit}: {_cut(cut['documents'], 'documents')}, "
         f"{_cut(cut['queries'], 'queries')} are cut",
+        *(f"column     {name}: {_values(values)}" for name, values in report["columns"].items()),
+        *(f"note       {note}" for note in report["notes"]),
+        *(_split_lines(report) if "split" in report else [f"split      cannot be made: {report['split_fault']}"]),
+    ]
+
+
+def _split_lines(report: Mapping[str, Any]) -> list[str]:
+    split, own = report["split"], " (the dataset's own)" if report["own_splits"] else ""
+    found = [
         f"split      train {split['train']:,}, dev {split['dev']:,}, test {split['test']:,} queries in "
-        f"{split['groups']:,} groups" + (" (the dataset's own)" if report["own_splits"] else ""),
+        f"{split['groups']:,} groups{own}",
         *(f"set aside  {count:,} queries: {reason}" for reason, count in report["set_aside"].items()),
         *(f"LEAK       {kind}: {count:,} queries" for kind, count in report["leaks"].items()),
         *([] if report["leaks"] else ["leaks      none found between test, dev and train"]),
-        *(f"column     {name}: {_values(values)}" for name, values in report["columns"].items()),
-        *(f"note       {note}" for note in report["notes"]),
     ]
+    if "test_slices" in report:
+        sizes = ", ".join(f"{name} {count:,}" for name, count in report["test_slices"].items()) or "none"
+        found.append(f"slices     of test: {sizes}; below {report['min_slice_queries']} too few to judge")
     if "resolvable_gain" in report:
         gain = report["resolvable_gain"]
         found.append(

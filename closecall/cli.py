@@ -55,6 +55,7 @@ def check(
     _set_quiet(quiet)
     report = load_experiment(config, set_ or ()).check()
     _result(report if json_ else "\n".join(lines(report)))
+    raise typer.Exit(2 if "split_fault" in report else 0)
 
 
 @app.command()
@@ -135,6 +136,9 @@ def compare(
     base: Annotated[Path, typer.Option("--base", help="Run of the model in use, in TREC form.")],
     tuned: Annotated[Path, typer.Option("--tuned", help="Run of the model that might replace it.")],
     queries: Annotated[Path | None, typer.Option("--queries", help="queries.jsonl, to slice by its columns.")] = None,
+    group_by: Annotated[
+        str | None, typer.Option(help="Column of --queries whose values are resampled whole; default: as in split/.")
+    ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the eval section: measure=MRR.")
     ] = None,
@@ -144,7 +148,7 @@ def compare(
     """Compare two runs on the same queries: paired deltas, intervals, slices and the verdict. No model is needed."""
     from eval.runs import compare_runs
 
-    content = compare_runs(qrels, base, tuned, queries, set_ or (), positive_from)
+    content = compare_runs(qrels, base, tuned, queries, set_ or (), positive_from, group_by)
     raise typer.Exit(_print_content(content, json_))
 
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
 from closecall.config import Settings
 from closecall.errors import ModelError
-from closecall.manifest import sha256_file, sha256_json
+from closecall.manifest import sha256_json
+from closecall.models import check_model_folder, folder_sha256, resolve_model
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -22,14 +23,21 @@ if TYPE_CHECKING:
 Role = Literal["query", "document"]
 Vectors = npt.NDArray[np.float32]
 
-WEIGHT_SUFFIXES = (".safetensors", ".bin")
-HUB_SKIPPED = ["onnx/*", "openvino/*", "*.h5", "*.ot", "*.msgpack", "*.tflite", "*.gguf"]
+
+def _against_config_folder(name: str, info: ValidationInfo) -> str:
+    """A name that is a folder beside the config file means that folder; any other stays what it is."""
+    folder = (info.context or {}).get("folder")
+    beside = Path(folder) / name if folder is not None else None
+    return str(beside) if beside is not None and beside.is_dir() else name
+
+
+ModelName = Annotated[str, AfterValidator(_against_config_folder)]
 
 
 class ModelConfig(Settings):
     """The base model, and how texts go into it in every stage."""
 
-    name: str = Field(
+    name: ModelName = Field(
         description="`package:import_name/folder` inside an installed package, a local folder, or a hub name"
     )
     model_sha256: str | None = Field(None, description="refuse weights with another sha256")
@@ -115,7 +123,8 @@ class TextEncoder:
     @property
     def max_length_tokens(self) -> int:
         """How many tokens the model reads; 0 when it states no limit."""
-        return int(self.model.max_seq_length or 0)
+        limit = self.model.max_seq_length
+        return int(limit) if limit and math.isfinite(limit) else 0
 
     @property
     def device(self) -> str:
@@ -132,8 +141,11 @@ class TextEncoder:
         counts: list[int] = []
         for start in range(0, len(texts), 1000):
             block = [prompt + text for text in texts[start : start + 1000]]
-            ids = tokenizer(block, truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
-            counts.extend(len(row) for row in ids)
+            if hasattr(tokenizer, "encode_batch"):  # a bare tokenizer, as static embeddings have it
+                counts.extend(len(row.ids) for row in tokenizer.encode_batch(block))
+            else:
+                ids = tokenizer(block, truncation=False, add_special_tokens=True, verbose=False)["input_ids"]
+                counts.extend(len(row) for row in ids)
         return np.asarray(counts, dtype=np.int64)
 
 
@@ -167,86 +179,6 @@ def prompt_of(model: SentenceTransformer, role: Role) -> str:
     return next((model.prompts[name] or "" for name in names if name in model.prompts), "")
 
 
-def resolve_model(name: str) -> Path:
-    """The folder of a model: inside an installed package (`package:...`), local, or downloaded from the hub."""
-    if name.startswith("package:"):
-        return _package_folder(name)
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if name.startswith((".", "/", "~")) or name.count("/") > 1:
-        raise ModelError(f"model.name: no folder {name!r}; paths count from the working directory")
-    return _hub_folder(name)
-
-
-def _package_folder(name: str) -> Path:
-    package, _, inside = name.removeprefix("package:").partition("/")
-    try:
-        spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    except (ImportError, ValueError):
-        spec = None
-    if spec is None or not spec.submodule_search_locations:
-        pip_name = package.replace("_", "-")
-        raise ModelError(f"model.name: no installed package {package!r}; try `pip install {pip_name}`")
-    folder = Path(next(iter(spec.submodule_search_locations))) / inside
-    if not folder.is_dir():
-        raise ModelError(f"model.name: the package {package!r} has no folder {inside!r} (looked in {folder.parent})")
-    return folder
-
-
-def _hub_folder(name: str) -> Path:
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(name, ignore_patterns=HUB_SKIPPED))
-    except Exception as error:  # the hub client raises a dozen unrelated types: offline, not found, gated, bad name
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ModelError(
-            f"model.name: {name!r} is no local folder, and cannot be had from the hub: {reason}; "
-            "check the name, or give a folder or `package:name/folder`"
-        ) from error
-
-
-def check_model_folder(folder: Path, expected: str | None) -> str:
-    """The weights digest of a model folder; ModelError when it is no model or not the pinned one."""
-    found = sorted(item.name for item in folder.iterdir())
-    if not {"modules.json", "config.json"} & set(found):
-        raise ModelError(
-            f"{folder}: not a model folder: neither modules.json nor config.json; "
-            f"found {', '.join(found[:8]) or 'nothing'}"
-        )
-    digest = weights_sha256(folder)
-    if expected and digest != expected.lower():
-        raise ModelError(
-            f"{folder}: weights have sha256 {digest}, model.model_sha256 expects {expected}; "
-            "this is another model: correct the name, or the digest if you trust these weights"
-        )
-    return digest
-
-
-def _weight_files(folder: Path) -> list[Path]:
-    for suffix in WEIGHT_SUFFIXES:
-        files = sorted(path for path in folder.rglob(f"*{suffix}") if path.name != "training_args.bin")
-        if files:
-            return files
-    raise ModelError(f"{folder}: no weights (*.safetensors or *.bin) in this model folder; download it whole")
-
-
-def weights_sha256(folder: Path) -> str:
-    """The sha256 of the weights file; of the list of names and digests when there are several."""
-    files = _weight_files(folder)
-    if len(files) == 1:
-        return sha256_file(files[0])
-    return sha256_json([[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files])
-
-
-def folder_sha256(folder: Path, weights: str) -> str:
-    """A hash of weights, module configs and tokenizer: everything in the folder that decides a vector."""
-    kept = {".json", ".txt", ".model", ".py"}
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in kept)
-    return sha256_json([weights, [[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files]])
-
-
 def _load(folder: Path, config: ModelConfig) -> SentenceTransformer:
     from sentence_transformers import SentenceTransformer
     from transformers.utils import logging
@@ -262,5 +194,16 @@ def _load(folder: Path, config: ModelConfig) -> SentenceTransformer:
         if prompt is not None:
             model.prompts[role] = prompt
     if config.max_length_tokens is not None:
+        _check_length(model, config.max_length_tokens, folder)
         model.max_seq_length = config.max_length_tokens
     return model.float().eval()
+
+
+def _check_length(model: SentenceTransformer, length: int, folder: Path) -> None:
+    """ModelError when the model has fewer positions than `length` asks for."""
+    inner = getattr(model[0], "auto_model", None) or getattr(model[0], "model", None)
+    positions = getattr(getattr(inner, "config", None), "max_position_embeddings", None)
+    if isinstance(positions, int) and 0 < positions < length:
+        raise ModelError(
+            f"{folder}: model.max_length_tokens is {length}, but the model has {positions} positions; lower it"
+        )

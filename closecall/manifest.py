@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from closecall import __version__
 from closecall.errors import ArtifactError
 
 MANIFEST = "manifest.json"
+PACKAGES = ("closecall", "mining", "finetune", "eval")
 FORMAT = 1
 LIBRARIES = ("sentence-transformers", "transformers", "torch", "datasets", "faiss-cpu", "numpy", "scipy")
 
@@ -68,6 +70,7 @@ def writing(
     Files are written in a hidden sibling folder; the manifest comes last and the folder is renamed into place, so a
     killed run leaves the old artifact or none.
     """
+    _refuse_foreign(folder)
     partial = folder.with_name(f".{folder.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
@@ -102,8 +105,16 @@ def writing(
 
 
 def artifact_key(stage: str, inputs: Mapping[str, str], config: Mapping[str, Any]) -> str:
-    """The hash of everything that decides an artifact's content: stage, format, code version, inputs and config."""
-    return sha256_json([stage, FORMAT, __version__, dict(inputs), dict(config)])
+    """The hash of everything that decides an artifact's content: stage, format, code, inputs and config."""
+    return sha256_json([stage, FORMAT, _code_sha256(), dict(inputs), dict(config)])
+
+
+@cache
+def _code_sha256() -> str:
+    """A hash of closecall's own sources: what other code wrote is never taken for up to date."""
+    root = Path(__file__).resolve().parent.parent
+    files = sorted(path for name in PACKAGES for path in (root / name).glob("*.py"))
+    return sha256_json([[path.relative_to(root).as_posix(), sha256_file(path)] for path in files])
 
 
 @dataclass(frozen=True)
@@ -204,6 +215,12 @@ def _files(folder: Path) -> list[Path]:
 
 def _entry(path: Path) -> dict[str, Any]:
     return {"bytes": path.stat().st_size, "sha256": sha256_file(path)}
+
+
+def _refuse_foreign(folder: Path) -> None:
+    """ArtifactError when `folder` holds something that is no artifact: it would be replaced whole."""
+    if folder.is_dir() and any(folder.iterdir()) and not (folder / MANIFEST).exists():
+        raise ArtifactError(f"{folder}: holds files but no {MANIFEST}, so it is not ours to replace; move it away")
 
 
 def _swap(partial: Path, folder: Path) -> None:

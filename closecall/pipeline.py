@@ -5,19 +5,19 @@ Each stage reads artifacts and writes one: split -> mined -> checkpoint -> verdi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
-from closecall.assign import SplitConfig
-from closecall.check import describe
+from closecall.assign import Assignment, SplitConfig
+from closecall.check import describe, describe_split
 from closecall.config import ConfigPath, Settings, override, read_yaml, validate
-from closecall.dataset import Corpus, DataConfig, load_corpus, load_dataset
+from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dataset
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
-from closecall.errors import ArtifactError
-from closecall.manifest import Artifact
+from closecall.errors import ArtifactError, DataError
+from closecall.manifest import Artifact, artifact_key
 from closecall.progress import say
 from closecall.split import make_split, plan_split
 from closecall.vectors import VectorStore
@@ -69,14 +69,29 @@ class Experiment:
 
     def check(self) -> dict[str, Any]:
         """Facts of the dataset and of the split it would get; nothing is written."""
+        dataset = load_dataset(self.config.data)
+        report = describe(dataset, self.base)
+        try:
+            assignment, leaks = plan_split(dataset, self.config.split, self.output / "split")
+        except DataError as error:
+            return report | {"split_fault": str(error)}
+        return report | describe_split(dataset, assignment, leaks) | self._power(dataset, assignment)
+
+    def _power(self, dataset: Dataset, assignment: Assignment) -> dict[str, Any]:
+        """The slices of the test queries with their sizes, and the smallest gain that so many queries could show."""
+        from eval.slices import SliceSource, find_slices
         from eval.statistics import smallest_resolvable_gain
 
-        dataset = load_dataset(self.config.data)
-        assignment, leaks = plan_split(dataset, self.config.split, self.output / "split")
-        report = describe(dataset, assignment, leaks, self.base)
-        groups = len({group for query_id, group in assignment.group.items() if assignment.part.get(query_id) == "test"})
+        queries = [query for query in dataset.queries if assignment.part.get(query.query_id) == "test"]
+        documents = {document.doc_id: document for document in dataset.documents}
+        slices = find_slices(SliceSource(queries, dataset.qrels, documents), self.config.eval.slice_by)
+        groups = len({assignment.group[query.query_id] for query in queries})
         gain = smallest_resolvable_gain(ASSUMED_SPREAD, groups, confidence=self.config.eval.confidence)
-        return report | {"resolvable_gain": {"points": round(gain * 100, 2), "assumed_spread": ASSUMED_SPREAD}}
+        return {
+            "test_slices": {item.name: len(item.query_ids) for item in slices},
+            "min_slice_queries": self.config.eval.min_slice_queries,
+            "resolvable_gain": {"points": round(gain * 100, 2), "assumed_spread": ASSUMED_SPREAD},
+        }
 
     def split(self) -> Artifact:
         """Divide the judged queries; a split on disk is frozen, and kept or extended."""
@@ -98,8 +113,8 @@ class Experiment:
         """Train on the mined triples and keep the best step on dev."""
         from finetune.stage import finetune
 
-        mined = self._artifact("mined", "mine")
         split = self._frozen_split()
+        mined = self._mined(split)
         return finetune(
             self.corpus, split, mined, self.base, self.store, self.config.finetune, self.output / "checkpoint"
         )
@@ -109,8 +124,9 @@ class Experiment:
         from eval.stage import Contender, evaluate
         from finetune.artifact import model_folder
 
-        split, mined = self._frozen_split(), self._artifact("mined", "mine")
-        checkpoint = self._artifact("checkpoint", "finetune")
+        split = self._frozen_split()
+        mined = self._mined(split)
+        checkpoint = self._checkpoint(split, mined)
         folder = model_folder(checkpoint)
         tuned = TextEncoder(folder, self.config.model.unpinned())
         return evaluate(
@@ -133,14 +149,14 @@ class Experiment:
         return self.evaluate()
 
     def _frozen_split(self) -> Artifact:
-        """The split on disk, if it was made of this corpus's dataset with these settings."""
+        """The split on disk, if it was made with this corpus and these settings; its test part is not opened."""
         artifact = self._artifact("split", "split")
         if artifact.manifest["inputs"]["corpus"] != self.corpus.sha256:
             raise ArtifactError(
                 f"{artifact.folder}: {self.corpus.file} has changed since the split was made; "
                 "run `closecall split CONFIG`"
             )
-        asked = self.config.split.resolved()
+        asked = self.config.split.resolved() | {"positive_from": self.config.data.positive_from}
         changed = [key for key, value in asked.items() if artifact.manifest["config"].get(key) != value]
         if changed:
             raise ArtifactError(
@@ -149,13 +165,46 @@ class Experiment:
             )
         return artifact
 
+    def _mined(self, split: Artifact) -> Artifact:
+        """The triples on disk, if they were mined from this split, model and corpus with these settings."""
+        from mining.stage import mine_inputs
+
+        return self._of("mined", "mine", mine_inputs(self.corpus, split, self.base), self.config.mining)
+
+    def _checkpoint(self, split: Artifact, mined: Artifact) -> Artifact:
+        """The checkpoint on disk, if it was trained on these triples with these settings."""
+        from finetune.stage import finetune_inputs
+
+        inputs = finetune_inputs(self.corpus, split, mined, self.base)
+        return self._of("checkpoint", "finetune", inputs, self.config.finetune)
+
+    def _of(self, name: str, stage: str, inputs: Mapping[str, str], settings: Settings) -> Artifact:
+        """An artifact that must be the one of these inputs and settings, so that no stage builds on a stale one."""
+        artifact = self._artifact(name, stage)
+        if artifact.key == artifact_key(stage, inputs, settings.resolved()):
+            return artifact
+        made, asked = artifact.manifest["inputs"] | artifact.manifest["config"], {**inputs, **settings.resolved()}
+        changed = [key for key, value in asked.items() if made.get(key) != value] or ["closecall itself"]
+        raise ArtifactError(
+            f"{artifact.folder}: made of something else than what there is now (changed: {', '.join(changed)}); "
+            f"run `closecall {stage} CONFIG` again, or `closecall run CONFIG`"
+        )
+
     def _artifact(self, name: str, stage: str) -> Artifact:
         return Artifact.open(self.output / name, stage)
 
 
-def load_experiment(path: Path, assignments: Sequence[str] = ()) -> Experiment:
-    """The experiment in a YAML file, with `section.key=value` overrides applied; ConfigError lists every fault."""
-    config = validate(ExperimentConfig, override(read_yaml(path), assignments), path)
+def load_experiment(
+    path: Path, assignments: Sequence[str] = (), values: Mapping[str, Mapping[str, Any] | str] | None = None
+) -> Experiment:
+    """The experiment in a YAML file, with `section.key=value` overrides applied; ConfigError lists every fault.
+
+    `values` replace what the file says, by section; a section's other keys stay.
+    """
+    content = read_yaml(path)
+    for name, value in (values or {}).items():
+        content[name] = value if isinstance(value, str) else {**content.get(name, {}), **value}
+    config = validate(ExperimentConfig, override(content, assignments), path)
     return Experiment(config, config.output or path.resolve().parent / f"{path.stem}-artifacts")
 
 
@@ -170,8 +219,8 @@ def demo_experiment(output: Path, services: str, assignments: Sequence[str] = ()
         f"operations of {len(built.services)} services as documents,\n      read from the installed packages "
         f"{' and '.join(built.sources)}, by Amazon Web Services"
     )
-    here = [f"output={output.resolve()}", f"data.folder={(output / 'data').resolve()}"]
-    return load_experiment(DEMO_CONFIG, [*here, *assignments])
+    here: dict[str, Any] = {"output": str(output.resolve()), "data": {"folder": str((output / "data").resolve())}}
+    return load_experiment(DEMO_CONFIG, assignments, here)
 
 
 def _split_line(artifact: Artifact) -> str:
@@ -180,4 +229,5 @@ def _split_line(artifact: Artifact) -> str:
     leaks = "".join(f"; LEAK {kind}: {count:,} queries" for kind, count in counts["leaks"].items())
     own = ", the dataset's own" if counts["own_splits"] else ""
     sizes = ", ".join(f"{name} {counts[name]:,}" for name in ("train", "dev", "test"))
-    return f"split: {sizes} queries in {counts['groups']:,} groups{own}{aside}{leaks}"
+    moved = "".join(f"; {counts[what]:,} {what} since" for what in ("added", "removed") if counts[what])
+    return f"split: {sizes} queries in {counts['groups']:,} groups{own}{moved}{aside}{leaks}"

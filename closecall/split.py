@@ -65,6 +65,7 @@ def plan_split(dataset: Dataset, config: SplitConfig, folder: Path) -> tuple[Ass
     prior = _prior(folder, _settings(dataset, config))
     assignment = (assign_own if dataset.own_splits else assign)(dataset, config, prior)
     _check_unmoved(assignment, prior, folder)
+    _check_test_kept(dataset, folder)
     leaks = find_leaks(dataset, assignment.part, config.near_duplicate, config.group_by)
     if config.on_leak == "drop":
         assignment = drop_leaking(assignment, leaks)
@@ -116,6 +117,29 @@ def _check_unmoved(assignment: Assignment, prior: Mapping[str, str], folder: Pat
         raise ArtifactError(
             f"{folder}: the split is frozen, and the dataset's own split moves {len(moved):,} of its queries "
             f"({some(moved)}). Put its files back, or give this experiment an `output` of its own"
+        )
+
+
+def _check_test_kept(dataset: Dataset, folder: Path) -> None:
+    """ArtifactError when a query of the frozen test part was removed, reworded or judged anew.
+
+    Verdicts on the one and on the other could not be compared. New queries are welcome.
+    """
+    frozen = Artifact.find(folder, "split")
+    if frozen is None:
+        return
+    test, now = read_part(frozen, "test"), {query.query_id: query.text for query in dataset.queries}
+    changed = [
+        query.query_id
+        for query in test.queries
+        if now.get(query.query_id) != query.text
+        or dict(dataset.qrels.grades(query.query_id)) != dict(test.qrels.grades(query.query_id))
+    ]
+    if changed:
+        raise ArtifactError(
+            f"{folder}: the test split is frozen, and {len(changed):,} of its {len(test.queries):,} queries were "
+            f"removed, reworded or judged anew ({some(map(repr, changed))}). Put them back, or give this experiment an "
+            "`output` of its own: verdicts on two test sets cannot be compared"
         )
 
 

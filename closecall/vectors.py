@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,15 +48,12 @@ class VectorStore:
         rows = {text: row for row, text in enumerate(unique)}
         return np.concatenate(blocks)[[rows[text] for text in texts]]
 
-    def rename(self, old_fingerprint: str, new_fingerprint: str, texts: Sequence[str], role: Role) -> None:
-        """File the vectors of one fingerprint under another: a model that was just saved is the one in memory."""
-        old, new = (self._place(name, _unique(texts), role) for name in (old_fingerprint, new_fingerprint))
+    def adopt(self, other: VectorStore, name: str, fingerprint: str, texts: Sequence[str], role: Role) -> None:
+        """Move what `other` holds under `name` here, under `fingerprint`: a saved model is the one in memory."""
+        old, new = other._place(name, _unique(texts), role), self._place(fingerprint, _unique(texts), role)
         if old.exists() and not new.exists():
+            new.parent.mkdir(parents=True, exist_ok=True)
             old.rename(new)
-
-    def forget(self, fingerprint: str, texts: Sequence[str], role: Role) -> None:
-        """Delete the vectors of one fingerprint, such as those of a training step that was not kept."""
-        shutil.rmtree(self._place(fingerprint, _unique(texts), role), ignore_errors=True)
 
     def _place(self, fingerprint: str, unique: Sequence[str], role: Role) -> Path:
         return self.folder / sha256_json([fingerprint, role, unique])[:32]

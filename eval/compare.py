@@ -23,7 +23,7 @@ class SliceResult:
     name: str
     result: PairedResult
     large_enough: bool
-    """At least `min_slice_queries`; else the delta stands alone, too small to judge."""
+    """At least `min_slice_queries` queries in `min_groups` groups; else the delta stands alone, too small to judge."""
     loss_p_value: float | None
     """Of "loses no more than max_slice_loss", Holm-corrected over the slices that are large enough."""
     harmed: bool
@@ -112,7 +112,7 @@ def _slices(
     config: EvalConfig,
 ) -> tuple[SliceResult, ...]:
     masks = [np.fromiter((q in item.query_ids for q in base.query_ids), np.bool_) for item in slices]
-    judged = [int(mask.sum()) >= config.min_slice_queries for mask in masks]
+    judged = [_large_enough(mask, groups, config) for mask in masks]
     raw = [
         _loss(base, tuned, groups, config, 1000 + number, mask)
         for number, (mask, large) in enumerate(zip(masks, judged, strict=True))
@@ -128,6 +128,13 @@ def _slices(
         harmed = p_value is not None and p_value <= 1 - config.confidence
         results.append(SliceResult(item.name, result, large, p_value, harmed))
     return tuple(results)
+
+
+def _large_enough(mask: npt.NDArray[np.bool_], groups: npt.NDArray[np.object_] | None, config: EvalConfig) -> bool:
+    """Enough queries, and enough independent ones, for a slice to be judged."""
+    queries = int(mask.sum())
+    independent = queries if groups is None else len(set(groups[mask].tolist()))
+    return queries >= config.min_slice_queries and independent >= config.min_groups
 
 
 def _loss(

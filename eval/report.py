@@ -42,7 +42,9 @@ def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
 def table(content: Mapping[str, Any]) -> Table:
     """The rows of a `verdict.json` as a terminal table."""
     view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
-    view.caption = f"in points (hundredths); {_interval_note(content)}"
+    view.caption = "\n".join(
+        (f"in points (hundredths); {_interval_note(content)}", *_models(content), *_counted(content))
+    )
     for number, name in enumerate(HEADER):
         # A pipe counts as 80 columns: names and remarks may wrap there, a number is never cut.
         is_text = number in (0, len(HEADER) - 1)
@@ -76,6 +78,20 @@ def markdown(content: Mapping[str, Any], shown: Shown | None, values: Mapping[st
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
+def _models(content: Mapping[str, Any]) -> list[str]:
+    """A line for each model, or each run file, that was compared."""
+    models = content.get("models", {}).items()
+    runs = content.get("runs", {}).items()
+    lines = [f"{role}: {model['name']}, weights {model['weights_sha256'][:12]}" for role, model in models]
+    return [*lines, *(f"{role}: {path}" for role, path in runs)]
+
+
+def _counted(content: Mapping[str, Any]) -> list[str]:
+    """Lines for the queries that were scored 0 or left out; none where there are none."""
+    counted = content.get("counted", {}).items()
+    return [f"{count:,} {name.replace('_', ' ')}" for name, count in counted if count]
+
+
 def _interval_note(content: Mapping[str, Any]) -> str:
     result = content["overall"][content["measure"]]
     grouped = f", {result['n_groups']:,} groups resampled whole" if result["n_groups"] < result["n"] else ""
@@ -106,12 +122,10 @@ def _escaped(cell: str) -> str:
 def _facts(content: Mapping[str, Any]) -> list[str]:
     """Models, training and leaks, each where the stage knew of it."""
     parts = []
-    if "models" in content:
-        models = content["models"].items()
-        parts += [
-            "## Models",
-            "\n".join(f"- {role}: {m['name']}, weights {m['weights_sha256'][:12]}" for role, m in models),
-        ]
+    if _models(content):
+        parts += ["## Models", "\n".join(f"- {line}" for line in _models(content))]
+    if _counted(content):
+        parts += ["## Counted apart", "\n".join(f"- {line}" for line in _counted(content))]
     if content.get("training"):
         parts.append(content["training"])
     if "leaks" in content:

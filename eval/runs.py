@@ -76,9 +76,18 @@ def measure_text(measured: MeasuredRun, with_queries: bool) -> str:
 
 
 def compare_runs(
-    qrels: Path, base: Path, tuned: Path, queries: Path | None, assignments: Sequence[str], positive_from: int
+    qrels: Path,
+    base: Path,
+    tuned: Path,
+    queries: Path | None,
+    assignments: Sequence[str],
+    positive_from: int,
+    group_by: str | None = None,
 ) -> dict[str, Any]:
-    """The content of a `verdict.json` for two TREC runs; the same code as the eval stage."""
+    """The content of a `verdict.json` for two TREC runs; the same code as the eval stage.
+
+    Queries are grouped by the column `group_by`, or by the groups that `split/*/queries.jsonl` name.
+    """
     config = validate(EvalConfig, override({}, assignments), Path("--set"))
     judged = load_qrels(qrels, positive_from)
     known = load_queries(queries) if queries else []
@@ -90,9 +99,18 @@ def compare_runs(
     slices = find_slices(
         SliceSource(found or [Query(query_id, "") for query_id in judged], judged, {}), config.slice_by
     )
-    comparison = compare(judged, read_run(base), read_run(tuned), config, slices)
+    groups = _groups(found, group_by)
+    comparison = compare(judged, read_run(base), read_run(tuned), config, slices, groups)
     runs = {"runs": {"base": str(base), "tuned": str(tuned)}}
     return verdict_json(decide(comparison, config), comparison, config, runs)
+
+
+def _groups(queries: Sequence[Query], column: str | None) -> dict[str, str] | None:
+    """The group of each query that has one; None where nothing names groups."""
+    if column is not None and not any(column in query.metadata for query in queries):
+        raise ConfigError(f"--group-by {column}: no query in --queries has this column")
+    name = column or "_group"
+    return {query.query_id: str(query.metadata[name]) for query in queries if name in query.metadata} or None
 
 
 def load_qrels(path: Path, positive_from: int) -> Qrels:

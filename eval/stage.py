@@ -53,6 +53,7 @@ def evaluate(
     inputs = {
         "corpus": corpus.sha256,
         "test": split.content("test/"),
+        "positive_from": str(split.manifest["config"]["positive_from"]),
         "split": split.content(),
         "mined": mined.content(),
         "checkpoint": checkpoint.content(),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -59,8 +60,16 @@ def decide(comparison: Comparison, config: EvalConfig) -> Verdict:
         outcome = "adopt"
     else:
         outcome = "undecided"
-    needed = queries_to_decide(result, config.min_gain) if outcome == "undecided" else None
+    needed = _needed(comparison, config) if outcome == "undecided" else None
     return Verdict(outcome, _sentence(outcome, comparison, config, needed), rules, needed, resolvable)
+
+
+def _needed(comparison: Comparison, config: EvalConfig) -> int | None:
+    """Queries in all that would decide, and never fewer than make up `min_groups` groups; None where none would."""
+    result = comparison.deciding
+    needed = queries_to_decide(result, config.min_gain)
+    fewest = math.ceil(config.min_groups * result.n / result.n_groups)
+    return None if needed is None else max(needed, fewest)
 
 
 def points(value: float, signed: bool = False) -> str:
@@ -115,6 +124,9 @@ def _sentence(outcome: Outcome, comparison: Comparison, config: EvalConfig, need
     )
     if outcome == "adopt":
         return f"adopt: {measured}, and no slice is shown to lose more than {points(config.max_slice_loss)}."
+    if outcome == "undecided" and result.n_groups < config.min_groups:
+        few = f"{result.n_groups} independent queries decide nothing, whatever they show"
+        return f"undecided: {measured}: {few}; judge at least {config.min_groups}."
     if outcome == "undecided":
         more = "" if needed is None else f"; about {needed:,} test queries like these would decide it"
         return f"undecided: {measured}: not enough evidence of a gain above {points(config.min_gain)}{more}."

@@ -15,7 +15,7 @@ class FinetuneConfig(Settings):
     batch_size: int = Field(32, ge=2, description="(query, positive) rows per step, and so in-batch negatives")
     learning_rate: float = Field(2e-5, gt=0, description="peak, after warm-up; falls linearly to 0")
     warmup_fraction: float = Field(0.1, ge=0, lt=1, description="share of the steps in which the rate rises")
-    weight_decay: float = Field(0.0, ge=0)
+    weight_decay: float = Field(0.0, ge=0, description="of AdamW")
     scale: float = Field(20.0, gt=0, description="cosine is multiplied by this before the softmax (1 / temperature)")
     negatives: int | None = Field(None, ge=0, description="hard negatives used per row; default: all that were mined")
     dev_measure: MeasureName = Field("nDCG@10", description="measure on the dev split that chooses the best step")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
 from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
 from closecall.encoder import Encoder, ModelConfig, TextEncoder
@@ -45,20 +47,28 @@ class DevSet:
 
 
 class DevEvaluator(SentenceEvaluator):
-    """A DevSet in the form the trainer calls. The vectors of each step stay in the store, named by `step_name`."""
+    """A DevSet in the form the trainer calls. The vectors of each step stay in `store`, named by the step's weights."""
 
-    def __init__(self, dev: DevSet, config: ModelConfig, store: VectorStore, key: str) -> None:
+    def __init__(self, dev: DevSet, config: ModelConfig, store: VectorStore) -> None:
         super().__init__()
-        self.dev, self.config, self.store, self.key = dev, config, store, key
+        self.dev, self.config, self.store = dev, config, store
+        self.fingerprints: dict[int, str] = {}
+        """By step: the name of its vectors. Steps before a resume are not in it."""
         self.primary_metric = str(dev.measure)
 
     def __call__(
         self, model: SentenceTransformer, output_path: str | None = None, epoch: float = -1, steps: int = -1, **_: Any
     ) -> dict[str, float]:
         """`{measure: value}` of the model as it is at this step."""
-        encoder = TextEncoder.of_step(model, self.config, self.step_name(steps))
+        self.fingerprints[steps] = weights_fingerprint(model)
+        encoder = TextEncoder.of_step(model, self.config, self.fingerprints[steps])
         return {str(self.dev.measure): self.dev.value(encoder, self.store)}
 
-    def step_name(self, step: int) -> str:
-        """The fingerprint under which the vectors of a step are stored."""
-        return f"{self.key} step {step}"
+
+def weights_fingerprint(model: SentenceTransformer) -> str:
+    """A hash of all weights of a model in memory: names, shapes and bytes."""
+    digest = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        digest.update(tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()

@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from closecall.dataset import Corpus
-from closecall.encoder import TextEncoder
+from closecall.encoder import Encoder, TextEncoder
 from closecall.manifest import Artifact, Draft, artifact_key, up_to_date, writing
 from closecall.measures import Measure
 from closecall.progress import progress, say
@@ -17,6 +17,18 @@ from finetune.batch import BatchBuilder
 from finetune.config import FinetuneConfig
 from finetune.dev import DevEvaluator, DevSet
 from mining.artifact import read_triples
+
+
+def finetune_inputs(corpus: Corpus, split: Artifact, mined: Artifact, encoder: Encoder) -> dict[str, str]:
+    """What a checkpoint is made of, by content hash."""
+    return {
+        "corpus": corpus.sha256,
+        "train": split.content("train/"),
+        "dev": split.content("dev/"),
+        "positive_from": str(split.manifest["config"]["positive_from"]),
+        "mined": mined.content(),
+        "model": encoder.fingerprint,
+    }
 
 
 def finetune(
@@ -32,13 +44,7 @@ def finetune(
 
     Of the split only train and dev are opened. A killed training resumes at its last saved step.
     """
-    inputs = {
-        "corpus": corpus.sha256,
-        "train": split.content("train/"),
-        "dev": split.content("dev/"),
-        "mined": mined.content(),
-        "model": encoder.fingerprint,
-    }
+    inputs = finetune_inputs(corpus, split, mined, encoder)
     found = up_to_date(folder, "finetune", inputs, config.resolved())
     if found is not None:
         say(f"finetune: unchanged, {folder} is used again")
@@ -85,23 +91,15 @@ def _train(
     dev = DevSet(dev_part, corpus.documents, Measure.parse(config.dev_measure))
     base_value = dev.value(encoder, store)
     schedule = plan(len(builder), config)
-    evaluator = DevEvaluator(dev, encoder.config, store, key)
+    evaluator = DevEvaluator(dev, encoder.config, VectorStore(work / "vectors"))
     tuned = TextEncoder(encoder.folder, encoder.config)  # one of its own: the base stays what it is
     with progress(f"train {len(builder):,} triples", schedule.steps) as advance:
         curve = train(tuned.model, builder, evaluator, base_value, config, work, key, advance)
     draft.counts |= {"triples": len(builder), "steps": schedule.steps, "best_step": curve.best_step}
     kept = tuned if curve.best_step > 0 else encoder
     kept.model.save_pretrained(str(draft.folder / MODEL), create_model_card=False)
-    _keep_vectors(dev, evaluator, curve, TextEncoder(draft.folder / MODEL, encoder.config.unpinned()), store)
+    if curve.best_step in evaluator.fingerprints:
+        saved = TextEncoder(draft.folder / MODEL, encoder.config.unpinned())
+        name = evaluator.fingerprints[curve.best_step]
+        store.adopt(evaluator.store, name, saved.fingerprint, dev.document_texts(), "document")
     return curve
-
-
-def _keep_vectors(dev: DevSet, evaluator: DevEvaluator, curve: Curve, tuned: TextEncoder, store: VectorStore) -> None:
-    """File the corpus vectors of the best step under the checkpoint, so that eval need not encode them again."""
-    texts = dev.document_texts()
-    if curve.best_step > 0:
-        store.rename(evaluator.step_name(curve.best_step), tuned.fingerprint, texts, "document")
-    queries = [query.text for query in dev.part.queries]
-    for point in curve.points[1:]:
-        store.forget(evaluator.step_name(point.step), texts, "document")
-        store.forget(evaluator.step_name(point.step), queries, "query")

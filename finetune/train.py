@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
 KEY_FILE = "key.txt"
+SAVE_EVERY_S = 300.0
+"""A killed training loses at most this, and the step it was in."""
+LOG_EVERY_STEPS = 10
+"""A loss that is no number is noticed within this many steps."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +93,7 @@ def train(
 def _arguments(
     config: FinetuneConfig, schedule: Plan, work: Path, measure: str, device: str
 ) -> SentenceTransformerTrainingArguments:
-    return SentenceTransformerTrainingArguments(
+    arguments = SentenceTransformerTrainingArguments(
         output_dir=str(work),
         max_steps=schedule.steps,
         per_device_train_batch_size=config.batch_size,
@@ -111,6 +116,8 @@ def _arguments(
         dataloader_pin_memory=False,
         use_cpu=device == "cpu",
     )
+    arguments._n_gpu = min(arguments.n_gpu, 1)  # several visible GPUs would multiply the batch, and so the plan
+    return arguments
 
 
 class _Trainer(SentenceTransformerTrainer):
@@ -124,7 +131,7 @@ class _Recorder(TrainerCallback):
     """Asks for a dev measurement at the planned steps, watches the loss, moves the progress bar."""
 
     def __init__(self, schedule: Plan, advance: Callable[[int], None]) -> None:
-        self.schedule, self.advance = schedule, advance
+        self.schedule, self.advance, self.saved_at = schedule, advance, time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Count the steps that a resumed run has behind it."""
@@ -134,7 +141,13 @@ class _Recorder(TrainerCallback):
         """After a planned step: log the loss, measure dev, save."""
         self.advance(1)
         planned = state.global_step in self.schedule.evaluations
-        control.should_log = control.should_evaluate = control.should_save = planned
+        due = time.monotonic() - self.saved_at > SAVE_EVERY_S
+        control.should_evaluate, control.should_save = planned, planned or due
+        control.should_log = planned or due or state.global_step % LOG_EVERY_STEPS == 0
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Start counting anew."""
+        self.saved_at = time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         """Stop at a loss that is no number: what follows would be noise (sentence-transformers #1804)."""

@@ -16,6 +16,16 @@ from mining.mine import Miner
 from mining.report import markdown, summary
 
 
+def mine_inputs(corpus: Corpus, split: Artifact, encoder: Encoder) -> dict[str, str]:
+    """What triples are made of, by content hash."""
+    return {
+        "corpus": corpus.sha256,
+        "train": split.content("train/"),
+        "positive_from": str(split.manifest["config"]["positive_from"]),
+        "model": encoder.fingerprint,
+    }
+
+
 def mine(
     corpus: Corpus, split: Artifact, encoder: Encoder, store: VectorStore, config: MiningConfig, folder: Path
 ) -> Artifact:
@@ -23,7 +33,7 @@ def mine(
 
     Of the split only the train part is opened.
     """
-    inputs = {"corpus": corpus.sha256, "train": split.content("train/"), "model": encoder.fingerprint}
+    inputs = mine_inputs(corpus, split, encoder)
     found = up_to_date(folder, "mine", inputs, config.resolved())
     if found is not None:
         say(f"mine: unchanged, {folder} is used again")

@@ -150,7 +150,7 @@ def test_a_wrong_setting_is_refused_before_anything_is_read(refused, config_file
 
 
 def test_a_slice_column_that_no_query_has(refused, finished):
-    message = refused("eval", finished, "--set", "eval.slice_by=[nouns]")
+    message = refused("eval", finished, *QUICK, "--set", "eval.slice_by=[nouns]")
     assert message == "eval.slice_by: no query has the column 'nouns'; columns there are: noun, document"
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from closecall.assign import SplitConfig
-from closecall.check import describe, lines
+from closecall.check import describe, describe_split, lines
 from closecall.dataset import DataConfig, load_dataset
 from closecall.encoder import ModelConfig, load_encoder
 from closecall.split import plan_split
@@ -47,7 +47,8 @@ def report(tmp_path, tiny_model):
         qrels = None if own else tmp_path / "all.tsv"
         dataset = load_dataset(DataConfig(folder=tmp_path, qrels=qrels))
         assignment, leaks = plan_split(dataset, SplitConfig(**settings), tmp_path / "out")
-        return describe(dataset, assignment, leaks, load_encoder(ModelConfig(name=str(tiny_model), device="cpu")))
+        encoder = load_encoder(ModelConfig(name=str(tiny_model), device="cpu"))
+        return describe(dataset, encoder) | describe_split(dataset, assignment, leaks)
 
     return report
 
@@ -116,11 +117,11 @@ def test_the_lines_say_all_of_it(report):
         "queries    6, 1 of them copies of another, 1 without positives",
         "judgments  8: 2 of grade 0, 4 of grade 1, 2 of grade 2; positive from 1, 1.2 positives per query that has one",
         "length     the model reads 32 tokens: 25.0% of documents (longest 37), 0.0% of queries (longest 5) are cut",
+        "column     language: en 3, fi 2, None 1",
+        *notes,
         "split      train 2, dev 1, test 2 queries in 4 groups (the dataset's own)",
         "set aside  1 queries: no_positives",
         "LEAK       test~train same_text: 1 queries",
-        "column     language: en 3, fi 2, None 1",
-        *notes,
     ]
 
 

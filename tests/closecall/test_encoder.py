@@ -7,8 +7,9 @@ import sys
 import numpy as np
 import pytest
 
-from closecall.encoder import ModelConfig, TextEncoder, load_encoder, prompt_of, resolve_model
+from closecall.encoder import ModelConfig, TextEncoder, load_encoder, prompt_of
 from closecall.errors import ModelError
+from closecall.models import resolve_model
 
 TEXTS = ["create the bucket", "remove a key", "please show all the queue"]
 
@@ -88,7 +89,9 @@ def test_other_weights_than_the_pinned_are_refused_with_both_digests(copied):
 
 @pytest.mark.parametrize("name", ["./mine", "~/mine", "/mine", "a/b/c"])
 def test_a_missing_local_folder_is_not_looked_for_on_the_hub(name):
-    assert refusal(name) == f"model.name: no folder {name!r}; paths count from the working directory"
+    assert refusal(name) == (
+        f"model.name: no folder {name!r}; a path counts from the config's folder, or from the working directory"
+    )
 
 
 def test_an_unknown_hub_name_offline_is_one_model_error(monkeypatch):

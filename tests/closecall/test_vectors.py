@@ -170,31 +170,22 @@ def test_other_texts_never_share(store):
     assert sum(map(len, encoder.calls)) == 5
 
 
-def test_renamed_vectors_are_found_under_the_new_fingerprint_alone(store):
-    get(store, FakeEncoder("step"))
-    store.rename("step", "saved", TEXTS, "document")
+def test_adopted_vectors_are_found_under_the_new_fingerprint_alone(store, tmp_path):
+    work = VectorStore(tmp_path / "work")
+    get(work, FakeEncoder("step"))
+    store.adopt(work, "step", "saved", TEXTS, "document")
     np.testing.assert_array_equal(get(store, FakeEncoder("saved", fail_at=0)), unit(TEXTS))
-    encoder = FakeEncoder("step")
-    get(store, encoder)
-    assert sum(map(len, encoder.calls)) == 5
+    assert not blocks(work)
 
 
-def test_renaming_what_is_not_there_does_nothing(store):
-    store.rename("step", "saved", TEXTS, "document")
+def test_adopting_what_is_not_there_does_nothing(store, tmp_path):
+    store.adopt(VectorStore(tmp_path / "work"), "step", "saved", TEXTS, "document")
     assert not store.folder.exists()
 
 
-def test_renaming_keeps_vectors_that_are_already_there(store):
-    get(store, FakeEncoder("step"))
+def test_adopting_keeps_vectors_that_are_already_there(store, tmp_path):
+    work = VectorStore(tmp_path / "work")
+    get(work, FakeEncoder("step"))
     get(store, FakeEncoder("saved"))
-    store.rename("step", "saved", TEXTS, "document")
+    store.adopt(work, "step", "saved", TEXTS, "document")
     get(store, FakeEncoder("saved", fail_at=0))
-
-
-def test_forgotten_vectors_are_gone_and_no_others(store):
-    get(store, FakeEncoder("step"))
-    get(store, FakeEncoder("base"))
-    store.forget("step", TEXTS, "document")
-    store.forget("never", TEXTS, "document")
-    assert len(blocks(store)) == 3
-    get(store, FakeEncoder("base", fail_at=0))

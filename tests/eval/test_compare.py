@@ -7,7 +7,7 @@ from eval.compare import compare
 from eval.config import EvalConfig
 from eval.slices import Slice
 
-CONFIG = EvalConfig(measure="MRR", measures=(), resamples=999, min_slice_queries=5)
+CONFIG = EvalConfig(measure="MRR", measures=(), resamples=999, min_slice_queries=5, min_groups=5)
 
 
 def ranked(ranks):
@@ -118,6 +118,14 @@ def test_a_slice_smaller_than_min_slice_queries_has_a_delta_but_no_p_value():
     assert small.result.delta == -0.5
     assert (large.name, large.large_enough) == ("five", True)
     assert large.loss_p_value is not None
+
+
+def test_a_slice_of_too_few_independent_queries_is_not_judged():
+    base, tuned = dict.fromkeys(ids(12), 1), dict.fromkeys(ids(12), 2)
+    pairs = {query_id: f"g{number // 2}" for number, query_id in enumerate(ids(12))}
+    eight, ten = compared(base, tuned, slices={"eight": ids(8), "ten": ids(10)}, groups=pairs).slices
+    assert (eight.result.n_groups, eight.large_enough, eight.harmed) == (4, False, False)
+    assert (ten.result.n_groups, ten.large_enough) == (5, True)
 
 
 def test_a_slice_without_a_scored_query_is_left_out():

@@ -219,7 +219,9 @@ def test_a_test_set_of_one_query_still_gives_a_report():
     content = verdict_json(decide(found, CONFIG), found, CONFIG, {})
     json.dumps(content, allow_nan=False)
     assert (content["outcome"], content["resolvable_gain"], content["queries_to_decide"]) == ("undecided", None, None)
-    assert "[-inf, +inf] on 1 test queries: not enough evidence" in markdown(content, None, {})
+    assert "[-inf, +inf] on 1 test queries: 1 independent queries decide nothing, whatever they show" in markdown(
+        content, None, {}
+    )
 
 
 def test_the_per_query_table_has_base_tuned_and_delta_of_every_measure(comparison, tmp_path):

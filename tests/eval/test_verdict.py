@@ -61,6 +61,14 @@ def test_a_gain_that_could_be_luck_is_not_called_a_gain_and_the_verdict_says_how
     assert f"about {found.queries_to_decide} test queries like these would decide it" in found.sentence
 
 
+def test_fewer_than_20_independent_queries_decide_nothing_and_the_verdict_says_why():
+    found = verdict([(19, 2, 1)])  # every query gains, and still: no interval holds its level on so few
+    assert (found.outcome, found.rules[0].outcome) == ("undecided", "undecided")
+    assert "19 independent queries decide nothing, whatever they show; judge at least 20." in found.sentence
+    assert found.queries_to_decide == 20
+    assert verdict([(20, 2, 1)]).outcome == "adopt"
+
+
 def test_a_tie_that_no_number_of_queries_would_decide_gives_no_number():
     found = verdict([(10, 2, 1), (10, 1, 2)])  # a delta of 0 exactly
     assert (found.outcome, found.queries_to_decide) == ("undecided", None)
