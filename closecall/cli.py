@@ -44,6 +44,23 @@ GainOption = Annotated[str, typer.Option(help="Gain of a grade in nDCG: exp (2^g
 PositiveOption = Annotated[int, typer.Option("--positive-from", min=1, help="The lowest grade that is relevant.")]
 
 
+def _print_version(asked: bool) -> None:
+    if asked:
+        from closecall import __version__
+
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def closecall(
+    version: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Options of closecall itself; its help is that of the app."""
+
+
 @app.command()
 def check(
     config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False
@@ -199,6 +216,7 @@ def _print_verdict(folder: Path, as_json: bool) -> int:
     content = Artifact.open(folder, "eval").read_json("verdict.json")
     code = _print_content(content, as_json)
     say(f"report: {folder / 'report.md'}")
+    say(f"artifacts: {folder.parent} (split, mined, checkpoint, verdict)")
     return code
 
 

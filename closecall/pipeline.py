@@ -98,9 +98,16 @@ class Experiment:
         dataset = load_dataset(self.config.data)
         for note in dataset.notes:
             say(f"data: {note}")
+        self._check_columns(dataset)
         artifact = make_split(dataset, self.config.split, self.output / "split")
         say(_split_line(artifact))
         return artifact
+
+    def _check_columns(self, dataset: Dataset) -> None:
+        """ConfigError when `eval.slice_by` names a column that no query has: better now than after training."""
+        from eval.slices import SliceSource, find_slices
+
+        find_slices(SliceSource(dataset.queries, dataset.qrels, {}), self.config.eval.slice_by)
 
     def mine(self) -> Artifact:
         """Mine hard negatives for the train part of the split."""

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field
 
 from closecall.config import Settings
 from closecall.measures import Gain, Measure, MeasureName
+
+
+def _several(value: object) -> object:
+    return (value,) if isinstance(value, str) else value
 
 
 class EvalConfig(Settings):
@@ -17,15 +23,15 @@ class EvalConfig(Settings):
     )
     gain: Gain = Field("exp", description="gain of a grade in nDCG: exp = 2^grade - 1, linear = grade")
     depth: int = Field(100, ge=1, description="documents retrieved per query; more where a measure has a larger cutoff")
-    slice_by: tuple[str, ...] | None = Field(
+    slice_by: Annotated[tuple[str, ...] | None, BeforeValidator(_several)] = Field(
         None, description="query columns to slice by; default: every column with 2 to 50 values"
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of the interval on the delta")
     resamples: int = Field(9999, ge=999, description="of the bootstrap and the permutation test")
     seed: int = Field(0, description="of the resampling")
-    min_gain: float = Field(0.0, ge=0, lt=1, description="adopt only if the whole interval lies above this")
+    min_gain: float = Field(0.0, ge=0, lt=1, description="adopt only if the interval lies above this; 0.01 = 1 point")
     max_slice_loss: float = Field(
-        0.02, ge=0, lt=1, description="reject if a slice is shown to lose more than this (Holm-corrected)"
+        0.02, ge=0, lt=1, description="reject if a slice is shown to lose more than this; 0.02 = 2 points"
     )
     min_groups: int = Field(
         20, ge=2, description="independent queries (groups) below which no interval holds, so nothing is decided"

@@ -135,30 +135,46 @@ def _facts(content: Mapping[str, Any]) -> list[str]:
 
 
 def _examples(measure: str, values: Mapping[str, tuple[float, float]], shown: Shown) -> list[str]:
-    """The queries that moved most, with the rank of their first positive before and after."""
+    """The queries that moved most, with the positive that moved them and its rank before and after."""
     order = sorted(values, key=lambda query_id: (values[query_id][0] - values[query_id][1], query_id))
     wins = [query_id for query_id in order[:EXAMPLES] if values[query_id][1] > values[query_id][0]]
     losses = [query_id for query_id in reversed(order[-EXAMPLES:]) if values[query_id][1] < values[query_id][0]]
-    header = ("query", "first positive", "rank before", "rank after", "now first")
+    header = ("query", "delta", "positive that moved", "rank before", "rank after", "now first")
     parts = []
     for title, chosen in ((f"Largest wins in {measure}", wins), (f"Largest losses in {measure}", losses)):
         if chosen:
-            parts += [f"## {title}", _markdown_table(header, [_example(query_id, shown) for query_id in chosen])]
+            lines = [_example(query_id, values[query_id], shown) for query_id in chosen]
+            parts += [f"## {title}", _markdown_table(header, lines)]
     return parts
 
 
-def _example(query_id: str, shown: Shown) -> tuple[str, ...]:
-    positives = shown.qrels.positives(query_id)
-    before, after = (_first_rank(run, query_id, positives) for run in (shown.base, shown.tuned))
+def _example(query_id: str, value: tuple[float, float], shown: Shown) -> tuple[str, ...]:
+    positive, before, after = _moved_positive(query_id, shown)
     ranking = shown.tuned.ranking(query_id)
-    positive = next((s.doc_id for s in ranking if s.doc_id in positives), positives[0])
     first = ranking[0].doc_id if ranking else ""
-    return (_short(shown.queries[query_id].text), _title(positive, shown), before, after, _title(first, shown))
+    delta = points(value[1] - value[0], True)
+    return (_short(shown.queries[query_id].text), delta, _title(positive, shown), before, after, _title(first, shown))
 
 
-def _first_rank(run: Run, query_id: str, positives: Sequence[str]) -> str:
-    ranks = (rank for rank, scored in enumerate(run.ranking(query_id), start=1) if scored.doc_id in positives)
-    return str(next(ranks, "not found"))
+def _moved_positive(query_id: str, shown: Shown) -> tuple[str, str, str]:
+    """The positive that moved most among those of the highest grade that moved, and its ranks in both runs."""
+    grades = shown.qrels.grades(query_id)
+    before, after = (_ranks(run, query_id) for run in (shown.base, shown.tuned))
+
+    def moved(doc_id: str) -> tuple[bool, int, float]:
+        change = abs(_inverse(before, doc_id) - _inverse(after, doc_id))
+        return change > 0, grades[doc_id], change
+
+    best = max(shown.qrels.positives(query_id), key=moved)
+    return best, str(before.get(best, "not found")), str(after.get(best, "not found"))
+
+
+def _ranks(run: Run, query_id: str) -> dict[str, int]:
+    return {scored.doc_id: rank for rank, scored in enumerate(run.ranking(query_id), start=1)}
+
+
+def _inverse(ranks: Mapping[str, int], doc_id: str) -> float:
+    return 1 / ranks[doc_id] if doc_id in ranks else 0.0
 
 
 def _title(doc_id: str, shown: Shown) -> str:

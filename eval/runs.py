@@ -11,7 +11,7 @@ from closecall.config import override, validate
 from closecall.dataset import load_queries
 from closecall.errors import ConfigError, DataError, fault_list
 from closecall.measures import Gain, Measure, QueryValues, parse_measures, per_query
-from closecall.records import Qrels, Query
+from closecall.records import Qrels, Query, Run
 from closecall.trec import read_qrels, read_run
 from eval.artifact import verdict_json
 from eval.compare import compare
@@ -50,7 +50,8 @@ def measure_run(qrels: Path, run: Path, names: Sequence[str], gain: str, positiv
         raise ConfigError(f"--gain {gain}: expected exp or linear")
     measures = parse_measures(names)
     chosen: Gain = "linear" if gain == "linear" else "exp"
-    values = per_query(load_qrels(qrels, positive_from), read_run(run), measures, chosen)
+    judged = load_qrels(qrels, positive_from)
+    values = per_query(judged, _run_of(run, judged, qrels), measures, chosen)
     if not values.query_ids:
         raise DataError(f"{qrels}: no query has a document of grade {positive_from} or more; check --positive-from")
     return MeasuredRun(measures, values)
@@ -86,7 +87,8 @@ def compare_runs(
 ) -> dict[str, Any]:
     """The content of a `verdict.json` for two TREC runs; the same code as the eval stage.
 
-    Queries are grouped by the column `group_by`, or by the groups that `split/*/queries.jsonl` name.
+    Compared are the queries of the qrels, only those in `queries` where that is given. They are grouped by the column
+    `group_by`, or by the groups that `split/*/queries.jsonl` name.
     """
     config = validate(EvalConfig, override({}, assignments), Path("--set"))
     judged = load_qrels(qrels, positive_from)
@@ -94,15 +96,28 @@ def compare_runs(
     found = [query for query in known if query.query_id in judged]
     if queries and not found:
         raise DataError(f"{queries}: none of its ids stands in {qrels}; are these the queries of that set?")
+    if queries:
+        judged = judged.only(query.query_id for query in found)
     if not queries and config.slice_by:
         raise ConfigError("slice_by needs --queries FILE, whose columns it names")
     slices = find_slices(
         SliceSource(found or [Query(query_id, "") for query_id in judged], judged, {}), config.slice_by
     )
     groups = _groups(found, group_by)
-    comparison = compare(judged, read_run(base), read_run(tuned), config, slices, groups)
+    base_run, tuned_run = _run_of(base, judged, qrels), _run_of(tuned, judged, qrels)
+    comparison = compare(judged, base_run, tuned_run, config, slices, groups)
     runs = {"runs": {"base": str(base), "tuned": str(tuned)}}
     return verdict_json(decide(comparison, config), comparison, config, runs)
+
+
+def _run_of(path: Path, judged: Qrels, qrels: Path) -> Run:
+    """A run that answers at least one of the judged queries; DataError when it answers none."""
+    run = read_run(path)
+    if not any(query_id in run for query_id in judged):
+        raise DataError(
+            f"{path}: none of its queries ({next(iter(run))!r}, ...) is judged in {qrels}; are these its qrels?"
+        )
+    return run
 
 
 def _groups(queries: Sequence[Query], column: str | None) -> dict[str, str] | None:

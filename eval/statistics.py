@@ -143,18 +143,20 @@ def smallest_resolvable_gain(deltas_sd: float, n_groups: int, confidence: float 
     return float(z * deltas_sd / math.sqrt(n_groups))
 
 
-def queries_to_decide(result: PairedResult, min_gain: float) -> int | None:
-    """Queries needed in all until the interval's nearer end clears `min_gain`; None where no number would do.
+def queries_to_decide(result: PairedResult, min_gain: float, power: float = 0.8) -> int | None:
+    """Queries needed in all for an interval that is clear of `min_gain` in `power` of all test sets of that size.
 
-    Takes the measured delta for the true one and the spread (and the grouping) for that of the queries to come. At most
-    `result.n` where the interval is clear of `min_gain` already.
+    None where no number would do. Takes the measured delta for the true one and the spread (and the grouping) for that
+    of the queries to come. May be fewer than `result.n` where the interval is clear of `min_gain` already.
     """
     gap = result.delta - min_gain
     half_width = result.delta - result.low if gap > 0 else result.high - result.delta
     if abs(gap) < ROUNDING or not math.isfinite(half_width):
         return None
-    # Rounded first: 1500 * (0.1 / 0.05)^2 must not become 6001 by the last bit of a float.
-    return max(1, math.ceil(round(result.n * (half_width / gap) ** 2, 6)))
+    z = stats.norm.ppf((1 + result.confidence) / 2)
+    needed = result.n * (half_width / gap * (z + stats.norm.ppf(power)) / z) ** 2
+    # Rounded first: a number that is whole must not become the next one by the last bit of a float.
+    return max(1, math.ceil(round(float(needed), 6)))
 
 
 def _group_totals(deltas: Floats, groups: Sequence[Hashable] | NDArray[Any] | None) -> tuple[Floats, Floats]:

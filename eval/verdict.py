@@ -123,18 +123,29 @@ def _sentence(outcome: Outcome, comparison: Comparison, config: EvalConfig, need
         f"[{points(result.low, True)}, {points(result.high, True)}] on {result.n} test queries"
     )
     if outcome == "adopt":
-        return f"adopt: {measured}, and no slice is shown to lose more than {points(config.max_slice_loss)}."
+        judged = sum(item.large_enough for item in comparison.slices)
+        shown = f"no slice is shown to lose more than {points(config.max_slice_loss)}"
+        none = f"none of its {len(comparison.slices)} slices is large enough to judge"
+        return f"adopt: {measured}, and {shown if judged or not comparison.slices else none}."
     if outcome == "undecided" and result.n_groups < config.min_groups:
         few = f"{result.n_groups} independent queries decide nothing, whatever they show"
         return f"undecided: {measured}: {few}; judge at least {config.min_groups}."
     if outcome == "undecided":
-        more = "" if needed is None else f"; about {needed:,} test queries like these would decide it"
+        more = "" if needed is None else f"; about {needed:,} test queries like these would decide it (80 % power)"
         return f"undecided: {measured}: not enough evidence of a gain above {points(config.min_gain)}{more}."
-    harmed = harmed_slices(comparison)
+    return f"reject: {measured}: {_reason(comparison, config)}."
+
+
+def _reason(comparison: Comparison, config: EvalConfig) -> str:
+    """Why a model is rejected: the overall result first, then the slices shown harmed, the worst by name."""
+    harmed, parts = harmed_slices(comparison), []
+    if _gain_rule(comparison, config).outcome == "failed":
+        parts.append(f"a gain above {points(config.min_gain)} is ruled out")
     if harmed:
         worst = harmed[0]
-        return (
-            f"reject: {worst.name} is shown to lose more than {points(config.max_slice_loss)} points "
-            f"({points(worst.result.delta, True)}, n = {worst.result.n}); overall {measured}."
+        others = f", and {len(harmed) - 1} more slices" if len(harmed) > 1 else ""
+        parts.append(
+            f"{worst.name} is shown to lose more than {points(config.max_slice_loss)} points "
+            f"({points(worst.result.delta, True)}, n = {worst.result.n}){others}"
         )
-    return f"reject: {measured}: a gain above {points(config.min_gain)} is ruled out."
+    return "; ".join(parts)

@@ -136,12 +136,19 @@ def shown():
     return Shown(queries, documents, qrels, base, tuned)
 
 
-def test_wins_and_losses_are_listed_with_the_rank_of_the_first_positive(content, shown):
+def test_wins_and_losses_are_listed_with_the_ranks_of_the_positive_that_moved(content, shown):
     text = markdown(content, shown, {"q1": (0.5, 1.0), "q2": (1.0, 0.6)})
     wins, losses = text.split("## Largest wins in nDCG@10\n")[1].split("## Largest losses in nDCG@10\n")
-    assert "| second | d2: text of d2 | 1 | 2 | d1: One \\| two |" in losses
+    assert "| second | -40.0 | d2: text of d2 | 1 | 2 | d1: One \\| two |" in losses
     assert "| d1: One \\| two | 3 | 1 | d1: One \\| two |" in wins
     assert "second" not in wins
+
+
+def test_the_positive_shown_is_the_one_of_the_highest_grade_that_moved(content):
+    qrels = Qrels([Judgment("q", "still", 3), Judgment("q", "main", 2), Judgment("q", "side", 1)])
+    base, tuned = run_of({"q": ["still", "main", "side"]}), run_of({"q": ["still", "side", "x", "main"]})
+    text = markdown(content, Shown({"q": Query("q", "text")}, {}, qrels, base, tuned), {"q": (0.9, 0.8)})
+    assert "| text | -10.0 | main | 2 | 4 | still |" in text
 
 
 def test_pipes_and_line_breaks_in_texts_do_not_break_the_table(content, shown):
@@ -153,7 +160,7 @@ def test_pipes_and_line_breaks_in_texts_do_not_break_the_table(content, shown):
 
 def test_a_positive_that_no_model_finds_is_the_first_of_the_qrels_and_long_texts_are_cut(content, shown):
     text = markdown(content, shown, {"q3": (0.0, 0.1)})
-    assert f"| {'w' * 79}… | d9 | not found | not found | d2: text of d2 |" in text
+    assert f"| {'w' * 79}… | +10.0 | d9 | not found | not found | d2: text of d2 |" in text
 
 
 def test_the_largest_moves_come_first_and_five_of_each_are_shown(content, shown):

@@ -279,8 +279,19 @@ def test_the_smallest_resolvable_gain_is_that_of_the_normal_quantiles():
 def test_four_times_the_queries_halve_the_interval():
     result = compare(rng(18).normal(0.1, 1.0, 100))
     below, above = result.delta - result.low, result.high - result.delta
-    assert queries_to_decide(result, result.delta - below / 2) == 400
-    assert queries_to_decide(result, result.delta + above / 2) == 400
+    # With a power of one half the interval need only end at the minimum on average: half as wide, four times as many.
+    assert queries_to_decide(result, result.delta - below / 2, power=0.5) == 400
+    assert queries_to_decide(result, result.delta + above / 2, power=0.5) == 400
+
+
+def test_so_many_queries_decide_in_8_of_10_test_sets():
+    # As many as a gain of 0.2 with sd 1 takes: ((1.96 + 0.8416) / 0.2)^2 = 196.2
+    generator = rng(22)
+    result = compare(np.sort(generator.permutation(stats.norm.ppf((np.arange(100) + 0.5) / 100))) + 0.2)
+    needed = queries_to_decide(result, 0.0)
+    assert 180 <= needed <= 215
+    decided = sum(compare(generator.normal(0.2, 1.0, needed), resamples=99).low > 0 for _ in range(400))
+    assert 0.74 <= decided / 400 <= 0.86
 
 
 def test_no_number_of_queries_decides_a_gain_of_just_the_minimum():
