@@ -14,7 +14,7 @@ from closecall.config import Settings
 from closecall.dataset import Dataset
 from closecall.errors import ConfigError, fault_list
 from closecall.records import Query
-from closecall.text import near_duplicate_pairs, normalise
+from closecall.text import near_duplicate_groups, normalise
 
 
 class SplitConfig(Settings):
@@ -184,7 +184,7 @@ def _links(queries: Sequence[Query], config: SplitConfig) -> Iterable[tuple[int,
             if key in first:
                 yield first[key], index
             first.setdefault(key, index)
-    for left, right in near_duplicate_pairs([queries[index].text for index in new_texts], config.near_duplicate):
+    for left, right in near_duplicate_groups([queries[index].text for index in new_texts], config.near_duplicate):
         yield new_texts[left], new_texts[right]
 
 

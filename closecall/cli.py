@@ -5,6 +5,7 @@ Nothing heavy is imported here, so that `--help` answers at once; stages are imp
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from pathlib import Path
@@ -174,6 +175,9 @@ def main() -> None:
     # A user's own `eval/` folder or PYTHONPATH=. must not shadow ours.
     sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding must not end a run
     from closecall.errors import CloseCallError
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
@@ -24,8 +25,19 @@ class Settings(BaseModel):
 
 
 def _against_config_folder(path: Path, info: ValidationInfo) -> Path:
-    folder = (info.context or {}).get("folder")
-    return Path(folder) / path.expanduser() if folder is not None else path.expanduser()
+    return usable_path(path, (info.context or {}).get("folder"))
+
+
+def usable_path(path: Path, folder: Path | str | None) -> Path:
+    """The path with `~` resolved, from `folder` on when it is relative; ValueError when no file can have this name."""
+    try:
+        path = path.expanduser()
+        os.fsencode(path)
+    except (RuntimeError, UnicodeEncodeError) as error:
+        raise ValueError(f"{str(path)!r} is no path: {error}; mend it") from None
+    if "\0" in str(path):
+        raise ValueError(f"{str(path)!r} holds a NUL character; mend it")
+    return Path(folder) / path if folder is not None else path
 
 
 ConfigPath = Annotated[Path, AfterValidator(_against_config_folder)]
@@ -52,6 +64,10 @@ def _mapping(loader: _UniqueKeyLoader, node: yaml.MappingNode) -> dict[Any, Any]
 _UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
+UNREADABLE = (yaml.YAMLError, ValueError, AttributeError, TypeError, RecursionError)
+"""What PyYAML raises, the latter four for `2024-13-45`, `!!timestamp x`, odd tags and ten thousand brackets."""
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; ConfigError names the line of a syntax fault or of a key that stands twice."""
     try:
@@ -64,7 +80,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
     try:
         content = yaml.load(text, Loader=_UniqueKeyLoader)
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-13-45
+    except UNREADABLE as error:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None) or error
         line = f" line {mark.line + 1}" if mark else ""
         raise ConfigError(f"{path}{line}: {problem}; correct the YAML") from error
@@ -89,7 +105,7 @@ def override(content: Mapping[str, Any], assignments: Iterable[str]) -> dict[str
             target = target[key]
         try:
             target[keys[-1]] = yaml.safe_load(text)
-        except (yaml.YAMLError, ValueError) as error:
+        except UNREADABLE as error:
             raise ConfigError(f"--set {assignment}: the value is not YAML; quote it") from error
     return result
 

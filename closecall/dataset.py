@@ -13,7 +13,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from closecall.config import ConfigPath, Settings
+from closecall.config import ConfigPath, Settings, usable_path
 from closecall.errors import DataError, fault_list
 from closecall.judged import read_judged
 from closecall.manifest import sha256_file, sha256_json
@@ -26,8 +26,7 @@ from closecall.trec import read_qrels, split_files
 
 def _beside_folder(path: Path, info: ValidationInfo) -> Path:
     """A relative path counts from `folder`; without one, from the folder of the config file."""
-    base = info.data.get("folder") or (info.context or {}).get("folder")
-    return Path(base) / path.expanduser() if base else path.expanduser()
+    return usable_path(path, info.data.get("folder") or (info.context or {}).get("folder"))
 
 
 DataPath = Annotated[Path, AfterValidator(_beside_folder)]

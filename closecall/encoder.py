@@ -40,7 +40,9 @@ class ModelConfig(Settings):
     name: ModelName = Field(
         description="`package:import_name/folder` inside an installed package, a local folder, or a hub name"
     )
-    model_sha256: str | None = Field(None, description="refuse weights with another sha256")
+    model_sha256: str | None = Field(
+        None, pattern="^[0-9a-fA-F]{64}$", description="refuse weights with another sha256"
+    )
     query_prompt: str | None = Field(
         None, description="put before each query; default: the prompt saved with the model"
     )
@@ -49,7 +51,11 @@ class ModelConfig(Settings):
         None, ge=4, description="longer texts are cut; default: the model's own limit"
     )
     batch_size: int = Field(32, ge=1, description="texts encoded at once")
-    device: str | None = Field(None, description="cpu, cuda, cuda:1, mps; default: the best there is")
+    device: str | None = Field(
+        None,
+        pattern=r"^(cpu|cuda|mps|xpu|npu|hpu)(:\d+)?$",
+        description="cpu, cuda, cuda:1, mps; default: the best there is",
+    )
 
     def unpinned(self) -> ModelConfig:
         """The same settings for a checkpoint: `model_sha256` is the base's, and training makes other weights."""

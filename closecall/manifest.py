@@ -100,7 +100,7 @@ def writing(
         "durations_s": draft.durations_s,
         "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-    draft.write_json(MANIFEST, manifest)
+    draft.write_json(MANIFEST, manifest | {"seal": sha256_json(manifest)})
     _swap(partial, folder)
 
 
@@ -135,7 +135,7 @@ class Artifact:
             raise ArtifactError(
                 f"{folder}: no {stage} artifact here (no {MANIFEST}); run `closecall {stage} CONFIG` first"
             ) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ArtifactError(
                 f"{path}: cannot be read ({error}); delete {folder} and run `closecall {stage} CONFIG` again"
             ) from error
@@ -149,6 +149,10 @@ class Artifact:
         if lacking := sorted({"key", "inputs", "config", "counts", "files"} - manifest.keys()):
             raise ArtifactError(
                 f"{path}: lacks {', '.join(lacking)}; delete {folder} and run `closecall {stage} CONFIG` again"
+            )
+        if manifest.get("seal") != sha256_json({key: value for key, value in manifest.items() if key != "seal"}):
+            raise ArtifactError(
+                f"{path}: changed since it was written; delete {folder} and run `closecall {stage} CONFIG`"
             )
         return cls(folder, manifest)
 
@@ -187,9 +191,12 @@ class Artifact:
         return path
 
     def verify(self) -> None:
-        """Compare every file with the manifest; ArtifactError at the first that is missing or changed."""
+        """Compare every file with the manifest; ArtifactError at the first that is missing, changed or not listed."""
         for name in self.manifest["files"]:
             self.file(name)
+        found = {path.relative_to(self.folder).as_posix() for path in _files(self.folder)}
+        if extra := sorted(found - {MANIFEST, *self.manifest["files"]}):
+            raise ArtifactError(f"{self.folder}: holds {extra[0]!r}, which its manifest does not list; move it away")
 
     def read_json(self, name: str) -> Any:
         """The parsed content of a JSON file of the artifact."""

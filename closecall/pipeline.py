@@ -5,10 +5,12 @@ Each stage reads artifacts and writes one: split -> mined -> checkpoint -> verdi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
 from pydantic import Field
 
 from closecall.assign import Assignment, SplitConfig
@@ -25,6 +27,7 @@ from eval.config import EvalConfig
 from finetune.config import FinetuneConfig
 from mining.config import MiningConfig
 
+LOCK = ".lock"
 DEMO_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
 ASSUMED_SPREAD = 0.3
 """Standard deviation of a single query's nDCG@10 gain, assumed by `check` before anything was measured."""
@@ -50,6 +53,7 @@ class Experiment:
     def __init__(self, config: ExperimentConfig, output: Path) -> None:
         self.config, self.output = config, output
         self.store = VectorStore(output / "vectors")
+        self._lock = FileLock(output / LOCK)
         self._corpus: Corpus | None = None
         self._base: TextEncoder | None = None
 
@@ -93,13 +97,36 @@ class Experiment:
             "resolvable_gain": {"points": round(gain * 100, 2), "assumed_spread": ASSUMED_SPREAD},
         }
 
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold the lock of `output`; ArtifactError when another closecall is at work there."""
+        try:
+            self.output.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire(blocking=False)
+        except Timeout:
+            raise ArtifactError(
+                f"{self.output}: another closecall is at work here; wait for it, or set `output`"
+            ) from None
+        except OSError as error:
+            raise ArtifactError(
+                f"{self.output}: cannot be written ({error.strerror}); choose another `output`"
+            ) from error
+        try:
+            yield
+        finally:
+            self._lock.release()
+            if not self._lock.is_locked and [path.name for path in self.output.iterdir()] == [LOCK]:
+                (self.output / LOCK).unlink()  # nothing was written: leave nothing
+                self.output.rmdir()
+
     def split(self) -> Artifact:
         """Divide the judged queries; a split on disk is frozen, and kept or extended."""
         dataset = load_dataset(self.config.data)
         for note in dataset.notes:
             say(f"data: {note}")
         self._check_columns(dataset)
-        artifact = make_split(dataset, self.config.split, self.output / "split")
+        with self._alone():
+            artifact = make_split(dataset, self.config.split, self.output / "split")
         say(_split_line(artifact))
         return artifact
 
@@ -114,7 +141,8 @@ class Experiment:
         from mining.stage import mine
 
         split = self._frozen_split()
-        return mine(self.corpus, split, self.base, self.store, self.config.mining, self.output / "mined")
+        with self._alone():
+            return mine(self.corpus, split, self.base, self.store, self.config.mining, self.output / "mined")
 
     def finetune(self) -> Artifact:
         """Train on the mined triples and keep the best step on dev."""
@@ -122,9 +150,9 @@ class Experiment:
 
         split = self._frozen_split()
         mined = self._mined(split)
-        return finetune(
-            self.corpus, split, mined, self.base, self.store, self.config.finetune, self.output / "checkpoint"
-        )
+        folder = self.output / "checkpoint"
+        with self._alone():
+            return finetune(self.corpus, split, mined, self.base, self.store, self.config.finetune, folder)
 
     def evaluate(self) -> Artifact:
         """Base against checkpoint on the test part of the split, and the verdict."""
@@ -136,24 +164,18 @@ class Experiment:
         checkpoint = self._checkpoint(split, mined)
         folder = model_folder(checkpoint)
         tuned = TextEncoder(folder, self.config.model.unpinned())
-        return evaluate(
-            self.corpus,
-            split,
-            mined,
-            checkpoint,
-            Contender("base", self.config.model.name, self.base),
-            Contender("tuned", str(folder), tuned),
-            self.store,
-            self.config.eval,
-            self.output / "verdict",
-        )
+        contenders = Contender("base", self.config.model.name, self.base), Contender("tuned", str(folder), tuned)
+        verdict = self.output / "verdict"
+        with self._alone():
+            return evaluate(self.corpus, split, mined, checkpoint, *contenders, self.store, self.config.eval, verdict)
 
     def run(self) -> Artifact:
         """All stages in order; what is unchanged is kept."""
-        self.split()
-        self.mine()
-        self.finetune()
-        return self.evaluate()
+        with self._alone():
+            self.split()
+            self.mine()
+            self.finetune()
+            return self.evaluate()
 
     def _frozen_split(self) -> Artifact:
         """The split on disk, if it was made with this corpus and these settings; its test part is not opened."""

@@ -180,8 +180,8 @@ _Yaml.add_implicit_resolver(
 
 def read_yaml(path: Path, id_keys: Sequence[str]) -> tuple[list[Item], list[str]]:
     """The objects of a YAML list, and the faults; an id (under `id_keys`) that YAML takes for no text is one."""
-    loader = _Yaml("\n".join(line for _, line in open_lines(path)))
     try:
+        loader = _Yaml("\n".join(line for _, line in open_lines(path)))
         root = loader.get_single_node()
         if not isinstance(root, yaml.SequenceNode):
             return [], [f"{path}: not a YAML list; write each judged query as one `- query_id: ...` entry"]
@@ -200,8 +200,9 @@ def read_yaml(path: Path, id_keys: Sequence[str]) -> tuple[list[Item], list[str]
         mark = error.problem_mark
         where = f" line {mark.line + 1} column {mark.column + 1}" if mark else ""
         return [], [f"{path}{where}: not valid YAML, {error.problem}; mend it"]
-    except yaml.YAMLError as error:
-        return [], [f"{path}: not valid YAML, {error}; mend it"]
+    except (yaml.YAMLError, ValueError, AttributeError, TypeError, StopIteration, RecursionError) as error:
+        # A tag such as `!!int x`, a number of 5,000 digits, a key that is a list, ten thousand brackets.
+        return [], [f"{path}: cannot be read as YAML, {error or type(error).__name__}; mend it"]
     return items, faults
 
 
@@ -254,7 +255,7 @@ def read_records(
             records.faults.append(f"{path} line {item.line}: {_id_fault(id_key, raw, item)}")
             continue
         numbers += not isinstance(raw, str)
-        made = make(record_id, item)
+        made = _value_fault(item) or make(record_id, item)
         first = records.lines.setdefault(record_id, item.line)
         if isinstance(made, str):
             records.faults.append(f"{path} line {item.line}: {made}")
@@ -270,6 +271,18 @@ def read_records(
     if numbers:
         records.notes.append(f"{path.name}: {numbers:,} ids are numbers; they were taken as text")
     return records
+
+
+def _value_fault(item: Item) -> str | None:
+    """What makes a record unfit to be written as JSON: a date or bytes from YAML, half a surrogate pair."""
+    try:
+        json.dumps(item.value, ensure_ascii=False).encode("utf-8")
+    except UnicodeEncodeError:
+        name = next((key for key, value in item.value.items() if _unwritable(f"{key} {value!s}")), None)
+        return f"{name or 'a value'} holds half a surrogate pair; mend the text".encode("ascii", "replace").decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        return f"holds a value that JSON has no form for ({error}); write text, a number or a list"
+    return None
 
 
 def _id_fault(id_key: str, raw: object, item: Item) -> str:

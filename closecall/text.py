@@ -43,6 +43,34 @@ def near_duplicate_pairs(texts: Sequence[str], threshold: float) -> list[tuple[i
     return [(first, second) for first, second in near_duplicate_links(texts, texts, threshold) if first < second]
 
 
+def near_duplicate_groups(texts: Sequence[str], threshold: float) -> list[tuple[int, int]]:
+    """Links (i, j) that connect just what `near_duplicate_pairs` connects, one for each text that joins another.
+
+    Texts that are connected already are not compared: a thousand texts from one template take no million comparisons.
+    """
+    groups = list(_by_word_set(texts).items())
+    rarity = _rarity([word_set for word_set, _ in groups])
+    index: dict[str, list[int]] = defaultdict(list)
+    parent = list(range(len(groups)))
+
+    def root(number: int) -> int:
+        while parent[number] != number:
+            parent[number] = parent[parent[number]]
+            number = parent[number]
+        return number
+
+    links = [(indices[0], other) for _, indices in groups for other in indices[1:]]
+    for number, (word_set, indices) in enumerate(groups):
+        prefix = _prefix(word_set, rarity, threshold)
+        for other in dict.fromkeys(other for word in prefix for other in index[word]):
+            if root(other) != root(number) and _similar(word_set, groups[other][0], threshold):
+                parent[root(number)] = root(other)
+                links.append((groups[other][1][0], indices[0]))
+        for word in prefix:
+            index[word].append(number)
+    return links
+
+
 def near_duplicate_links(left: Sequence[str], right: Sequence[str], threshold: float) -> list[tuple[int, int]]:
     """All (index in left, index in right) whose word sets have a Jaccard similarity of `threshold` or more, sorted.
 

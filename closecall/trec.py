@@ -25,6 +25,10 @@ _GRADE_HEADER = re.compile(r"score|rel|relevancy|relevance(score|grade)?|label|g
 _QUERY_HEADER = re.compile(r"query(id)?|qid|topic(id)?")
 
 
+GRADE_DIGITS = 3
+"""More digits than this are no grade: an id in the wrong column, most likely."""
+
+
 class NumberedJudgment(NamedTuple):
     """A judgment and the line it stands on."""
 
@@ -36,7 +40,10 @@ def grade_of(text: str) -> int | str:
     """The grade written as "2" or "2.0", or what is wrong with the text."""
     if not re.fullmatch(r"[+-]?[0-9]+(\.0*)?", text):
         return f"grade {text!r} is no whole number; write 0 (judged, not relevant), 1, 2, ..."
-    grade = int(text.partition(".")[0])
+    digits = text.partition(".")[0]
+    if len(digits.lstrip("+-0")) > GRADE_DIGITS:
+        return f"grade {text[:20]!r} is larger than any scale of judgments; write 0 (judged, not relevant), 1, 2, ..."
+    grade = int(digits)
     return grade if grade >= 0 else f"grade {grade} is negative; {NEGATIVE_GRADE_ADVICE}"
 
 

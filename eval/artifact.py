@@ -71,7 +71,7 @@ def write_per_query(path: Path, comparison: Comparison, texts: Mapping[str, str]
             for name in names:
                 before, after = float(base.values[name][row]), float(tuned.values[name][row])
                 cells += [f"{before:.6f}", f"{after:.6f}", f"{after - before:.6f}"]
-            writer.writerow([query_id, group, texts.get(query_id, ""), *cells])
+            writer.writerow([query_id, group, " ".join(texts.get(query_id, "").split()), *cells])
 
 
 KINDS = ("base", "tuned", "delta")

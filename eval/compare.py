@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +95,7 @@ def _paired(
     mask: npt.NDArray[np.bool_] | None = None,
 ) -> PairedResult:
     keep = np.ones(len(base.query_ids), dtype=np.bool_) if mask is None else mask
-    return paired(
+    result = paired(
         base.values[measure][keep],
         tuned.values[measure][keep],
         None if groups is None else groups[keep],
@@ -102,6 +103,9 @@ def _paired(
         resamples=config.resamples,
         rng=np.random.default_rng([config.seed, stream]),
     )
+    # Measures lie in [0, 1], so no delta lies outside [-1, 1], however wide Student's t of a few groups may be.
+    low, high = (end if math.isinf(end) else min(max(end, -1.0), 1.0) for end in (result.low, result.high))
+    return replace(result, low=low, high=high)
 
 
 def _slices(

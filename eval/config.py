@@ -27,8 +27,8 @@ class EvalConfig(Settings):
         None, description="query columns to slice by; default: every column with 2 to 50 values"
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of the interval on the delta")
-    resamples: int = Field(9999, ge=999, description="of the bootstrap and the permutation test")
-    seed: int = Field(0, description="of the resampling")
+    resamples: int = Field(9999, ge=999, le=1_000_000, description="of the bootstrap and the permutation test")
+    seed: int = Field(0, ge=0, description="of the resampling")
     min_gain: float = Field(0.0, ge=0, lt=1, description="adopt only if the interval lies above this; 0.01 = 1 point")
     max_slice_loss: float = Field(
         0.02, ge=0, lt=1, description="reject if a slice is shown to lose more than this; 0.02 = 2 points"

@@ -70,6 +70,7 @@ def measure_text(measured: MeasuredRun, with_queries: bool) -> str:
     for label, ids in (
         ("missing from the run, scored 0", values.missing_from_run),
         ("without positives, left out", values.without_positives),
+        ("of the run not judged, left out", values.unjudged_queries),
     ):
         if ids:
             lines.append(f"# {len(ids)} queries {label}: {', '.join(ids[:5])}{' ...' if len(ids) > 5 else ''}")

@@ -109,10 +109,12 @@ def _column_slices(queries: Sequence[Query], columns: Sequence[str] | None) -> l
     values = {name: _values(queries, name) for name in _columns(queries)}
     if columns is None:
         columns = [name for name, by_query in values.items() if 2 <= len(set(by_query.values())) <= MAX_VALUES]
-    unknown = [name for name in columns if name not in values]
+    columns = list(dict.fromkeys(columns))
+    unknown = [name for name in columns if not values.get(name)]
     if unknown:
         raise ConfigError(
-            f"eval.slice_by: no query has the column {unknown[0]!r}; columns there are: {', '.join(values) or 'none'}"
+            f"eval.slice_by: no query has a value (text, number, truth value) in the column {unknown[0]!r}; "
+            f"columns there are: {', '.join(values) or 'none'}"
         )
     slices = []
     for name in columns:

@@ -43,9 +43,7 @@ class Curve:
 
 def model_folder(artifact: Artifact) -> Path:
     """The folder that plain `SentenceTransformer(path)` loads, after all its files were verified."""
-    for name in artifact.manifest["files"]:
-        if name.startswith(f"{MODEL}/"):
-            artifact.file(name)
+    artifact.verify()
     return artifact.folder / MODEL
 
 

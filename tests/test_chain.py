@@ -90,3 +90,25 @@ def test_a_folder_that_is_no_artifact_is_never_replaced(tmp_path):
     with expected, writing(tmp_path / "split", "split", inputs={}, config={}):
         pass
     assert (tmp_path / "split" / "mine.txt").read_text() == "precious"
+
+
+def test_a_second_closecall_in_the_same_output_is_refused_while_the_first_is_at_work(config):
+    first, second = load_experiment(config), load_experiment(config)
+    with first._alone(), pytest.raises(ArtifactError, match=r"out: another closecall is at work here"):
+        second.split()
+    second.split()
+
+
+def test_a_manifest_changed_by_hand_is_refused_even_where_no_file_was(config):
+    path = config.parent / "out" / "split" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    manifest["counts"]["leaks"] = {"test~train near_duplicate": 999}
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(ArtifactError, match=r"split/manifest\.json: changed since it was written"):
+        load_experiment(config).evaluate()
+
+
+def test_a_file_put_into_a_checkpoint_is_refused(config):
+    (config.parent / "out" / "checkpoint" / "model" / "added_tokens.json").write_text("{}")
+    with pytest.raises(ArtifactError, match=r"holds 'model/added_tokens\.json', which its manifest does not list"):
+        load_experiment(config).evaluate()

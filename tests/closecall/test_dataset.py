@@ -306,6 +306,17 @@ class TestFaultsOfReferences:
         changes = more("corpus.jsonl", '{"_id": "d9", "text": 5}') | more("qrels.tsv", "q1\td9\t1")
         assert faults(changes) == ["corpus.jsonl line 4: text is a number; make it text"]
 
+    def test_half_a_surrogate_pair_in_a_column_is_a_fault(self, faults):
+        found = faults(more("queries.jsonl", '{"_id": "q3", "text": "hello", "city": "\\ud800"}'))
+        assert len(found) == 1
+        assert "holds half a surrogate pair; mend the text" in found[0]
+
+    @pytest.mark.parametrize("grade", ["9" * 5000, "1000", "99999999999999999999"])
+    def test_a_grade_larger_than_any_scale_is_a_fault(self, faults, grade):
+        found = faults(more("qrels.tsv", f"q1\td2\t{grade}"))
+        assert len(found) == 1
+        assert "is larger than any scale of judgments" in found[0]
+
     def test_a_dataset_without_positives_is_refused(self, faults):
         assert faults({}, positive_from=3) == [
             "qrels.tsv: no judgment has grade 3 (data.positive_from) or more, the highest is 2; "

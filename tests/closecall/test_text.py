@@ -2,7 +2,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closecall.text import near_duplicate_links, near_duplicate_pairs, normalise, words
+from closecall.text import (
+    near_duplicate_groups,
+    near_duplicate_links,
+    near_duplicate_pairs,
+    normalise,
+    words,
+)
 
 LITTLE_TEXTS = st.lists(st.lists(st.sampled_from("abcdefg"), max_size=8).map(" ".join), max_size=12)
 THRESHOLDS = st.sampled_from([0.1, 0.29, 0.5, 0.6, 2 / 3, 0.75, 0.8, 0.9, 1.0])
@@ -78,6 +84,18 @@ def test_a_threshold_outside_0_to_1_is_refused(threshold):
 def test_pairs_are_those_of_the_brute_force(texts, threshold):
     expected = [(i, j) for i, j in brute_force(texts, texts, threshold) if i < j]
     assert near_duplicate_pairs(texts, threshold) == expected
+
+
+@given(LITTLE_TEXTS, THRESHOLDS)
+def test_groups_connect_what_the_brute_force_connects(texts, threshold):
+    def components(pairs):
+        label = list(range(len(texts)))
+        for i, j in pairs:
+            label = [label[i] if found == label[j] else found for found in label]
+        return [[label[j] == label[i] for j in range(len(texts))] for i in range(len(texts))]
+
+    pairs = brute_force(texts, texts, threshold)
+    assert components(near_duplicate_groups(texts, threshold)) == components(pairs)
 
 
 @given(LITTLE_TEXTS, LITTLE_TEXTS, THRESHOLDS)

@@ -61,7 +61,9 @@ def test_the_columns_of_the_split_itself_are_no_slices():
 
 def test_an_unknown_column_is_an_error_that_names_the_columns_there():
     queries = source({"q1": (LONG, {"topic": "mail", "year": 2024})})
-    message = r"eval\.slice_by: no query has the column 'topics'; columns there are: topic, year"
+    message = (
+        r"eval\.slice_by: no query has a value \(text, .*\) in the column 'topics'; columns there are: topic, year"
+    )
     with pytest.raises(ConfigError, match=message):
         find_slices(queries, ["topics"])
     with pytest.raises(ConfigError, match="columns there are: none"):
@@ -69,7 +71,13 @@ def test_an_unknown_column_is_an_error_that_names_the_columns_there():
 
 
 def test_values_that_are_no_text_or_number_make_no_slice():
-    assert find_slices(with_column([["a"], {"b": 1}, None]), ["topic"]) == []
+    assert find_slices(with_column([["a"], {"b": 1}, None]), None) == []
+    with pytest.raises(ConfigError, match=r"no query has a value \(text, .*\) in the column 'topic'"):
+        find_slices(with_column([["a"], {"b": 1}, None]), ["topic"])
+
+
+def test_a_column_named_twice_is_sliced_once():
+    assert list(members(find_slices(with_column(["a", "b", "a"]), ["topic", "topic"]))) == ["topic=a", "topic=b"]
 
 
 def test_numbers_and_truth_values_are_slices_by_their_text():
