@@ -160,8 +160,11 @@ class _Recorder(TrainerCallback):
 
 
 def _open_work(work: Path, key: str) -> None:
-    """Keep the steps of a killed run with the same inputs; clear what other inputs left."""
-    key_file = work / KEY_FILE
+    """Keep the steps of a killed run with the same inputs; clear what other inputs, or another place, left.
+
+    The trainer's state names its best step by absolute path, so a folder that was moved cannot be resumed.
+    """
+    key_file, key = work / KEY_FILE, f"{key} {work.resolve()}"
     if key_file.exists() and key_file.read_text(encoding="utf-8") == key:
         logging.getLogger(__name__).info("resuming from %s", work)
         return
