@@ -24,7 +24,7 @@ class EvalConfig(Settings):
     gain: Gain = Field("exp", description="gain of a grade in nDCG: exp = 2^grade - 1, linear = grade")
     depth: int = Field(100, ge=1, description="documents retrieved per query; more where a measure has a larger cutoff")
     slice_by: Annotated[tuple[str, ...] | None, BeforeValidator(_several)] = Field(
-        None, description="query columns to slice by; default: every column with 2 to 50 values"
+        None, description="query columns to slice by; default: columns of 2 to 50 values that repeat"
     )
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of the interval on the delta")
     resamples: int = Field(9999, ge=999, le=1_000_000, description="of the bootstrap and the permutation test")

@@ -14,6 +14,8 @@ from eval.verdict import points
 
 HEADER = ("", "measure", "base", "tuned", "delta", "interval", "n", "")
 EXAMPLES = 5
+SMALL_SHOWN = 10
+TOO_SMALL = "too few to judge"
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The cells of the table: every measure overall, then the deciding measure per slice. Measures in points."""
     cells = [("all queries", name, *_cells(result), "") for name, result in content["overall"].items()]
     for item in content["slices"]:
-        remark = "HARMED" if item["harmed"] else "" if item["large_enough"] else "too few to judge"
+        remark = "HARMED" if item["harmed"] else "" if item["large_enough"] else TOO_SMALL
         values = _cells(item)
         if not item["large_enough"]:
             values = (*values[:3], "", values[4])
@@ -40,19 +42,27 @@ def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def table(content: Mapping[str, Any]) -> Table:
-    """The rows of a `verdict.json` as a terminal table."""
+    """The rows of a `verdict.json` as a terminal table; many slices too small to judge are left to the report."""
+    shown, left_out = _without_many_small(rows(content))
     view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
-    view.caption = "\n".join(
-        (f"in points (hundredths); {_interval_note(content)}", *_models(content), *_counted(content))
-    )
+    notes = [f"{left_out} slices are too small to judge, and left to the report"] if left_out else []
+    notes += [f"in points (hundredths); {_interval_note(content)}", *_models(content), *_counted(content)]
+    view.caption = "\n".join(notes)
     for number, name in enumerate(HEADER):
         # A pipe counts as 80 columns: names and remarks may wrap there, a number is never cut.
         is_text = number in (0, len(HEADER) - 1)
         view.add_column(name, justify="right" if 2 <= number <= 6 else "left", no_wrap=not is_text, overflow="fold")
-    for number, cells in enumerate(rows(content)):
+    for number, cells in enumerate(shown):
         style = "bold" if number == 0 else "red" if cells[-1] == "HARMED" else "dim" if cells[-1] else ""
         view.add_row(*map(Text, cells), style=style, end_section=number == len(content["overall"]) - 1)
     return view
+
+
+def _without_many_small(cells: Sequence[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int]:
+    """The rows to show, and how many slices were left out: those too small to judge, when there are more than ten."""
+    kept = [row for row in cells if row[-1] != TOO_SMALL]
+    few = len(cells) - len(kept) <= SMALL_SHOWN
+    return (list(cells), 0) if few else (kept, len(cells) - len(kept))
 
 
 def markdown(content: Mapping[str, Any], shown: Shown | None, values: Mapping[str, tuple[float, float]]) -> str:

@@ -108,7 +108,7 @@ DERIVED: dict[str, Callable[[SliceSource, Query], bool]] = {
 def _column_slices(queries: Sequence[Query], columns: Sequence[str] | None) -> list[Slice]:
     values = {name: _values(queries, name) for name in _columns(queries)}
     if columns is None:
-        columns = [name for name, by_query in values.items() if 2 <= len(set(by_query.values())) <= MAX_VALUES]
+        columns = [name for name, by_query in values.items() if _worth_slicing(list(by_query.values()))]
     columns = list(dict.fromkeys(columns))
     unknown = [name for name in columns if not values.get(name)]
     if unknown:
@@ -122,6 +122,12 @@ def _column_slices(queries: Sequence[Query], columns: Sequence[str] | None) -> l
             members = frozenset(query_id for query_id, found in values[name].items() if found == value)
             slices.append(Slice(f"{name}={value}", members))
     return slices
+
+
+def _worth_slicing(values: Sequence[str]) -> bool:
+    """Few enough different values, and not each of them once, as ids are."""
+    different = len(set(values))
+    return 2 <= different <= MAX_VALUES and different < len(values)
 
 
 def _columns(queries: Sequence[Query]) -> list[str]:

@@ -151,6 +151,14 @@ def test_the_positive_shown_is_the_one_of_the_highest_grade_that_moved(content):
     assert "| text | -10.0 | main | 2 | 4 | still |" in text
 
 
+def test_many_slices_too_small_to_judge_are_counted_on_the_terminal_and_listed_in_the_report(content):
+    content["slices"] = [a_slice(f"topic={number}") | {"large_enough": False} for number in range(11)]
+    said = printed(content)
+    assert "topic=3" not in said
+    assert "11 slices are too small to judge, and left to the report" in said
+    assert "topic=3" in markdown(content, None, {})
+
+
 def test_pipes_and_line_breaks_in_texts_do_not_break_the_table(content, shown):
     text = markdown(content, shown, {"q1": (0.5, 1.0)})
     assert "\n| a \\| b c | " in text

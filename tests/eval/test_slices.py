@@ -76,12 +76,18 @@ def test_values_that_are_no_text_or_number_make_no_slice():
         find_slices(with_column([["a"], {"b": 1}, None]), ["topic"])
 
 
+def test_a_column_of_ids_is_no_slice_unless_it_is_asked_for():
+    numbered = with_column(["1", "2", "3", "4"])
+    assert find_slices(numbered, None) == []
+    assert len(find_slices(numbered, ["topic"])) == 4
+
+
 def test_a_column_named_twice_is_sliced_once():
     assert list(members(find_slices(with_column(["a", "b", "a"]), ["topic", "topic"]))) == ["topic=a", "topic=b"]
 
 
 def test_numbers_and_truth_values_are_slices_by_their_text():
-    assert list(members(find_slices(with_column([2, True, 0.5]), None))) == ["topic=0.5", "topic=2", "topic=True"]
+    assert list(members(find_slices(with_column([2, True, 0.5, 2]), None))) == ["topic=0.5", "topic=2", "topic=True"]
 
 
 def test_a_query_of_at_most_three_words_is_short():
@@ -234,8 +240,9 @@ def test_the_order_is_columns_then_languages_then_scripts_then_derived_whatever_
     queries = {
         "q1": ("reset the s3 bucket policy", {"topic": "web", "language": "en"}),
         "q2": ("كلمة المرور", {"topic": "mail", "language": "ar"}),
+        "q3": ("reset the s3 bucket rule", {"topic": "web", "language": "en"}),
     }
-    judgments = {"q1": ["d1"], "q2": ["d2"]}
+    judgments = {"q1": ["d1"], "q2": ["d2"], "q3": ["d1"]}
     names = [item.name for item in find_slices(source(queries, judgments, documents), None)]
     assert names == [
         *("topic=mail", "topic=web", "language=ar", "language=en"),
