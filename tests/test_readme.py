@@ -46,7 +46,7 @@ def test_the_worked_example_is_read_and_told_that_two_queries_are_too_few(tmp_pa
         config.replace("sentence-transformers/all-MiniLM-L6-v2", str(tiny_model)), encoding="utf-8"
     )
     assert load_experiment(tmp_path / "experiment.yaml").output == tmp_path / "experiment-artifacts"
-    result = CliRunner().invoke(app, ["check", str(tmp_path / "experiment.yaml"), "--quiet"])
+    result = CliRunner().invoke(app, ["check", str(tmp_path / "experiment.yaml")])
     assert result.exit_code == 2
     assert "corpus     4 documents" in result.stdout
     assert "4: 1 of grade 0, 2 of grade 1, 1 of grade 2" in result.stdout
