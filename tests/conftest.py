@@ -6,6 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples each time, and no deadline: a busy machine is no fault of the code.
+settings.register_profile("closecall", deadline=None, derandomize=True)
+settings.load_profile("closecall")
 
 ACTIONS = {
     "create": "make new",
