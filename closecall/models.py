@@ -72,7 +72,8 @@ def check_model_folder(folder: Path, expected: str | None) -> str:
     return digest
 
 
-def _weight_files(folder: Path) -> list[Path]:
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a model's weights, sorted; ModelError when there are none."""
     found = [path for suffix in WEIGHT_SUFFIXES for path in folder.rglob(f"*{suffix}")]
     safe = {path.parent for path in found if path.suffix == ".safetensors"}
     # A module's folder that has both forms is loaded from the safetensors; another module may have a .bin alone.
@@ -85,7 +86,7 @@ def _weight_files(folder: Path) -> list[Path]:
 
 def weights_sha256(folder: Path) -> str:
     """The sha256 of the weights file; of the list of names and digests when there are several."""
-    files = _weight_files(folder)
+    files = weight_files(folder)
     if len(files) == 1:
         return sha256_file(files[0])
     return sha256_json([[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files])

@@ -9,6 +9,7 @@ from closecall.dataset import Corpus
 from closecall.encoder import Encoder, TextEncoder
 from closecall.manifest import Artifact, Draft, artifact_key, up_to_date, writing
 from closecall.measures import Measure
+from closecall.models import weight_files
 from closecall.progress import progress, say
 from closecall.split import read_part
 from closecall.vectors import VectorStore
@@ -98,8 +99,17 @@ def _train(
     draft.counts |= {"triples": len(builder), "steps": schedule.steps, "best_step": curve.best_step}
     kept = tuned if curve.best_step > 0 else encoder
     kept.model.save_pretrained(str(draft.folder / MODEL), create_model_card=False)
+    if curve.best_step == 0:
+        _copy_weights(encoder.folder, draft.folder / MODEL)
     if curve.best_step in evaluator.fingerprints:
         saved = TextEncoder(draft.folder / MODEL, encoder.config.unpinned())
         name = evaluator.fingerprints[curve.best_step]
         store.adopt(evaluator.store, name, saved.fingerprint, dev.document_texts(), "document")
     return curve
+
+
+def _copy_weights(base: Path, saved: Path) -> None:
+    """Put the base's own weights files in the place of those saved anew, so that their digests are equal too."""
+    for file in weight_files(base):
+        if (saved / file.relative_to(base)).exists():
+            shutil.copyfile(file, saved / file.relative_to(base))
