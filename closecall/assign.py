@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from pydantic import Field, model_validator
+from scipy.cluster.hierarchy import DisjointSet
 
 from closecall.config import Settings
 from closecall.dataset import Dataset
@@ -150,22 +151,12 @@ def _check_columns(dataset: Dataset, config: SplitConfig) -> None:
 
 def _groups(queries: Sequence[Query], config: SplitConfig) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Members by group and group by query id. A group is named by its column value, else by its smallest text."""
-    parent = list(range(len(queries)))
-
-    def root(index: int) -> int:
-        while parent[index] != index:
-            parent[index] = parent[parent[index]]
-            index = parent[index]
-        return index
-
+    connected = DisjointSet(range(len(queries)))
     for left, right in _links(queries, config):
-        parent[root(right)] = root(left)
-    by_root: dict[int, list[int]] = defaultdict(list)
-    for index in range(len(queries)):
-        by_root[root(index)].append(index)
+        connected.merge(left, right)
     members: dict[str, list[str]] = {}
     group_of: dict[str, str] = {}
-    for indices in by_root.values():
+    for indices in sorted(map(sorted, connected.subsets())):
         keys = [_group_key(queries[index], config.group_by) for index in indices]
         name = min(keys)
         members[name] = [queries[index].query_id for index in indices]

@@ -50,8 +50,8 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
     if frozen is not None:
         say(f"split: unchanged, {folder} is used again")
         return frozen
-    assignment, leaks = plan_split(dataset, config, folder)
     prior = _prior(folder, settings)
+    assignment, leaks = _plan(dataset, config, folder, prior)
     with writing(folder, "split", inputs=inputs, config=settings, seed=config.seed) as draft:
         _write_parts(draft, dataset, assignment)
         draft.write_json("leaks.json", leaks.summary())
@@ -62,7 +62,11 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
 
 def plan_split(dataset: Dataset, config: SplitConfig, folder: Path) -> tuple[Assignment, Leaks]:
     """The parts that `make_split` would write, and their leaks; nothing is written."""
-    prior = _prior(folder, _settings(dataset, config))
+    return _plan(dataset, config, folder, _prior(folder, _settings(dataset, config)))
+
+
+def _plan(dataset: Dataset, config: SplitConfig, folder: Path, prior: Mapping[str, str]) -> tuple[Assignment, Leaks]:
+    """The parts and their leaks, where `prior` is the part of each query in the frozen split."""
     assignment = (assign_own if dataset.own_splits else assign)(dataset, config, prior)
     _check_unmoved(assignment, prior, folder)
     _check_test_kept(dataset, folder)

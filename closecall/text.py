@@ -8,6 +8,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 
+from scipy.cluster.hierarchy import DisjointSet
+
 _SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996: the filters may let too much through, never too little
 
 
@@ -38,33 +40,21 @@ def _spaced(char: str) -> str:
     return char if char.isalnum() or char == "_" or unicodedata.category(char).startswith("M") else " "
 
 
-def near_duplicate_pairs(texts: Sequence[str], threshold: float) -> list[tuple[int, int]]:
-    """All (i, j), i < j, whose word sets have a Jaccard similarity of `threshold` or more, sorted."""
-    return [(first, second) for first, second in near_duplicate_links(texts, texts, threshold) if first < second]
-
-
 def near_duplicate_groups(texts: Sequence[str], threshold: float) -> list[tuple[int, int]]:
-    """Links (i, j) that connect just what `near_duplicate_pairs` connects, one for each text that joins another.
+    """Links (i, j) that connect just what `near_duplicate_links` of the texts with themselves would, but far fewer.
 
     Texts that are connected already are not compared: a thousand texts from one template take no million comparisons.
     """
     groups = list(_by_word_set(texts).items())
     rarity = _rarity([word_set for word_set, _ in groups])
     index: dict[str, list[int]] = defaultdict(list)
-    parent = list(range(len(groups)))
-
-    def root(number: int) -> int:
-        while parent[number] != number:
-            parent[number] = parent[parent[number]]
-            number = parent[number]
-        return number
-
+    connected = DisjointSet(range(len(groups)))
     links = [(indices[0], other) for _, indices in groups for other in indices[1:]]
     for number, (word_set, indices) in enumerate(groups):
         prefix = _prefix(word_set, rarity, threshold)
         for other in dict.fromkeys(other for word in prefix for other in index[word]):
-            if root(other) != root(number) and _similar(word_set, groups[other][0], threshold):
-                parent[root(number)] = root(other)
+            if not connected.connected(other, number) and _similar(word_set, groups[other][0], threshold):
+                connected.merge(other, number)
                 links.append((groups[other][1][0], indices[0]))
         for word in prefix:
             index[word].append(number)

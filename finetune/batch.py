@@ -40,7 +40,9 @@ class BatchBuilder:
     ) -> None:
         self.triples, self.negatives = triples, negatives
         self._relevant = _relevant_texts(part, documents)
-        self._bare = {normalise(d.full_text): normalise(d.text) for d in documents.values() if d.title}
+        used = {doc_id for triple in triples for doc_id in _doc_ids(triple, negatives)}
+        titled = (documents[doc_id] for doc_id in used if doc_id in documents and documents[doc_id].title)
+        self._bare = {normalise(document.full_text): normalise(document.text) for document in titled}
         self._key = {text: normalise(text) for triple in triples for text in _texts(triple, negatives)}
 
     def __len__(self) -> int:
@@ -106,6 +108,10 @@ class Collator:
 
 def _texts(triple: Triple, negatives: int | None) -> list[str]:
     return [triple.positive, *(negative.text for negative in triple.negatives[:negatives])]
+
+
+def _doc_ids(triple: Triple, negatives: int | None) -> list[str]:
+    return [triple.positive_id, *(negative.doc_id for negative in triple.negatives[:negatives])]
 
 
 def _relevant_texts(part: Part, documents: Mapping[str, Document]) -> dict[str, set[str]]:

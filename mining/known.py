@@ -78,9 +78,11 @@ def known_documents(part: Part, documents: Sequence[Document]) -> Known:
     a document is the query's own text with its title or without.
     """
     row_of = {document.doc_id: row for row, document in enumerate(documents)}
-    by_full = _rows_by_text(document.full_text for document in documents)
-    by_bare = _rows_by_text(document.text for document in documents)
     full = [normalise(document.full_text) for document in documents]
+    by_full = _rows_by_text(full)
+    by_bare = _rows_by_text(
+        normalise(document.text) if document.title else text for document, text in zip(documents, full, strict=True)
+    )
     pooled = _pooled(part)
     graded: list[tuple[int, int, int]] = []
     texts: list[tuple[int, int]] = []
@@ -101,7 +103,7 @@ def known_documents(part: Part, documents: Sequence[Document]) -> Known:
 def _rows_by_text(texts: Iterable[str]) -> Mapping[str, list[int]]:
     rows: dict[str, list[int]] = defaultdict(list)
     for row, text in enumerate(texts):
-        rows[normalise(text)].append(row)
+        rows[text].append(row)
     return rows
 
 
