@@ -83,7 +83,7 @@ class Experiment:
 
     def _power(self, dataset: Dataset, assignment: Assignment) -> dict[str, Any]:
         """The slices of the test queries with their sizes, and the smallest gain that so many queries could show."""
-        from eval.slices import SliceSource, find_slices
+        from closecall.slices import SliceSource, find_slices
         from eval.statistics import smallest_resolvable_gain
 
         queries = [query for query in dataset.queries if assignment.part.get(query.query_id) == "test"]
@@ -132,7 +132,7 @@ class Experiment:
 
     def _check_columns(self, dataset: Dataset) -> None:
         """ConfigError when `eval.slice_by` names a column that no query has: better now than after training."""
-        from eval.slices import SliceSource, find_slices
+        from closecall.slices import SliceSource, find_slices
 
         find_slices(SliceSource(dataset.queries, dataset.qrels, {}), self.config.eval.slice_by)
 
@@ -198,7 +198,8 @@ class Experiment:
         """The triples on disk, if they were mined from this split, model and corpus with these settings."""
         from mining.stage import mine_inputs
 
-        return self._of("mined", "mine", mine_inputs(self.corpus, split, self.base), self.config.mining)
+        inputs = mine_inputs(self.corpus, split, self.base, self.config.mining)
+        return self._of("mined", "mine", inputs, self.config.mining)
 
     def _checkpoint(self, split: Artifact, mined: Artifact) -> Artifact:
         """The checkpoint on disk, if it was trained on these triples with these settings."""

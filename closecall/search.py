@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from closecall.encoder import Vectors
+from closecall.errors import DataError
 from closecall.records import Run, ScoredDoc
 
 SCORE_DECIMALS = 6
@@ -30,22 +31,26 @@ def rounded(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     return np.asarray(np.round(scores.astype(np.float64), SCORE_DECIMALS) + 0.0, dtype=np.float64)
 
 
+SCORED_AT_ONCE = 4096
+"""Pairs whose vectors are gathered at once: 12 MiB at 384 dimensions."""
+
+
 class ExactIndex:
     """Exact search over document vectors where they lie, without a copy; with unit rows the score is the cosine."""
 
     def __init__(self, vectors: Vectors, doc_ids: Sequence[str]) -> None:
         if len(vectors) != len(doc_ids):
             raise ValueError(f"{len(vectors)} vectors for {len(doc_ids)} document ids")
-        if not np.isfinite(vectors).all():
+        if not np.isfinite(vectors @ np.ones(vectors.shape[1], dtype=np.float32)).all():
             raise ValueError("a document vector is not finite; FAISS would rank it anywhere")
-        self.doc_ids = list(doc_ids)
-        self._vectors = vectors
-        order = np.argsort(np.asarray(self.doc_ids, dtype=object), kind="stable")
-        self._id_rank = np.empty(len(order), dtype=np.int64)
-        self._id_rank[order] = np.arange(len(order))
+        self.doc_ids, self._vectors = doc_ids, vectors
+        order = np.argsort(np.asarray(doc_ids, dtype=object), kind="stable")
+        self.id_rank = np.empty(len(order), dtype=np.int32)
+        """int32 (n_documents,): the place of each document in the order of ids, which decides ties."""
+        self.id_rank[order] = np.arange(len(order), dtype=np.int32)
 
     def __len__(self) -> int:
-        return len(self.doc_ids)
+        return len(self._vectors)
 
     def search(self, queries: Vectors, depth: int) -> Hits:
         """The `depth` nearest documents of each query, fewer only when the corpus is smaller.
@@ -53,6 +58,11 @@ class ExactIndex:
         Exact, ties included: where the score at the cut equals the next one, that query is searched deeper until the
         tie ends, so that the documents kept are those with the smallest ids.
         """
+        if queries.shape[1] != self._vectors.shape[1]:
+            raise DataError(
+                f"search: query vectors have {queries.shape[1]} dimensions, the documents' {self._vectors.shape[1]}: "
+                "they come from two models; encode both with one"
+            )
         depth = min(depth, len(self))
         if depth == 0 or len(queries) == 0:
             return Hits(np.empty((len(queries), depth), np.int64), np.empty((len(queries), depth)))
@@ -82,14 +92,20 @@ class ExactIndex:
     ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
         """The same hits with equal scores in the order of document ids; only lines that have a tie are sorted."""
         tied = np.flatnonzero((scores[:, 1:] == scores[:, :-1]).any(axis=1))
-        order = np.lexsort((self._id_rank[rows[tied]], -scores[tied]), axis=1)
+        order = np.lexsort((self.id_rank[rows[tied]], -scores[tied]), axis=1)
         rows[tied] = np.take_along_axis(rows[tied], order, axis=1)
         scores[tied] = np.take_along_axis(scores[tied], order, axis=1)
         return scores, rows
 
-    def score(self, queries: Vectors, doc_rows: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """float64 (n,): the score of query i with document `doc_rows[i]`, rounded as in `search`."""
-        return rounded(np.einsum("nd,nd->n", queries, self._vectors[doc_rows], dtype=np.float32))
+    def score(
+        self, queries: Vectors, doc_rows: npt.NDArray[np.int64], query_rows: npt.NDArray[np.int64]
+    ) -> npt.NDArray[np.float64]:
+        """float64 (n,): the score of query `query_rows[i]` with document `doc_rows[i]`, rounded as in `search`."""
+        result = np.empty(len(doc_rows), dtype=np.float32)
+        for start in range(0, len(doc_rows), SCORED_AT_ONCE):
+            part = slice(start, start + SCORED_AT_ONCE)
+            np.einsum("nd,nd->n", queries[query_rows[part]], self._vectors[doc_rows[part]], out=result[part])
+        return rounded(result)
 
 
 def as_run(hits: Hits, query_ids: Sequence[str], doc_ids: Sequence[str]) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +11,7 @@ from functools import cache
 
 from scipy.cluster.hierarchy import DisjointSet
 
+_ASCII_WORDS = re.compile(r"[a-z0-9_]+")
 _SLACK = 1e-9  # 0.29 * 100 is 28.999999999999996: the filters may let too much through, never too little
 
 
@@ -28,6 +30,8 @@ def normalise(text: str) -> str:
 
 def words(text: str) -> list[str]:
     """The words of the normalised text: runs of letters, digits, marks and "_"; each Han character is a word."""
+    if text.isascii():
+        return _ASCII_WORDS.findall(text.lower())
     folded = normalise(text)
     return folded.translate({ord(char): _spaced(char) for char in set(folded)}).split()
 

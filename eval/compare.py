@@ -12,8 +12,8 @@ import numpy.typing as npt
 from closecall.errors import DataError
 from closecall.measures import QueryValues, per_query
 from closecall.records import Qrels, Run
+from closecall.slices import Slice
 from eval.config import EvalConfig
-from eval.slices import Slice
 from eval.statistics import PairedResult, holm, loss_p_value, paired
 
 

@@ -12,11 +12,11 @@ from closecall.dataset import load_queries
 from closecall.errors import ConfigError, DataError, fault_list
 from closecall.measures import Gain, Measure, QueryValues, parse_measures, per_query
 from closecall.records import Qrels, Query, Run
+from closecall.slices import SliceSource, find_slices
 from closecall.trec import read_qrels, read_run
 from eval.artifact import verdict_json
 from eval.compare import compare
 from eval.config import EvalConfig
-from eval.slices import SliceSource, find_slices
 from eval.verdict import decide
 
 

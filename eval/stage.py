@@ -13,6 +13,7 @@ from closecall.manifest import Artifact, up_to_date, writing
 from closecall.progress import say
 from closecall.records import Run
 from closecall.search import ExactIndex, as_run
+from closecall.slices import Slice, SliceSource, find_slices
 from closecall.split import Part, read_part
 from closecall.trec import write_run
 from closecall.vectors import VectorStore
@@ -20,7 +21,6 @@ from eval.artifact import BASE_RUN, PER_QUERY, REPORT, TUNED_RUN, VERDICT, verdi
 from eval.compare import Comparison, compare
 from eval.config import EvalConfig
 from eval.report import Shown, markdown
-from eval.slices import Slice, SliceSource, find_slices
 from eval.verdict import decide
 from finetune.artifact import read_curve
 from mining.artifact import read_triples

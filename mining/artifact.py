@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar
+from types import TracebackType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from closecall.errors import ArtifactError
@@ -30,23 +32,64 @@ TRIPLES_SCHEMA = pa.schema(
         ("positive_id", pa.string()),
         ("positive", pa.string()),
         ("positive_score", pa.float64()),
+        ("positive_guide_score", pa.float64()),
         ("negative_ids", pa.list_(pa.string())),
         ("negatives", pa.list_(pa.string())),
         ("negative_scores", pa.list_(pa.float64())),
         ("negative_ranks", pa.list_(pa.int64())),
+        ("negative_guide_scores", pa.list_(pa.float64())),
+        ("negative_sources", pa.list_(pa.list_(pa.string()))),
+        ("negative_source_ranks", pa.list_(pa.list_(pa.int32()))),
+        ("negative_source_scores", pa.list_(pa.list_(pa.float64()))),
     ]
 )
 _NAME = pa.dictionary(pa.int32(), pa.string())
-DROPPED_SCHEMA = pa.schema(
-    [
-        ("query_id", _NAME),
-        ("positive_id", _NAME),
-        ("doc_id", _NAME),
-        ("rank", pa.int32()),
-        ("score", pa.float64()),
-        ("reason", _NAME),
-    ]
-)
+DROPPED_FIELDS = [
+    ("query_id", _NAME),
+    ("positive_id", _NAME),
+    ("doc_id", _NAME),
+    ("rank", pa.int32()),
+    ("score", pa.float64()),
+    ("guide_score", pa.float64()),
+    ("reason", _NAME),
+]
+
+
+@dataclass(frozen=True)
+class SourceColumns:
+    """The sources that were mined, for the tables."""
+
+    scored: Mapping[str, bool]
+    """Name -> whether it has scores of its own, which the base model's index has not: those are `score`."""
+    base: str | None
+    """The name of the base model's index, None when it is no source."""
+
+
+def dropped_schema(sources: SourceColumns) -> pa.Schema:
+    """The columns of a dropped table.
+
+    For each source there is the candidate's rank in it, null if it did not find it, and its score if it has its own.
+    """
+    fields = []
+    for name, scored in sources.scored.items():
+        fields.append((f"{name}_rank", pa.int32()))
+        fields += [(f"{name}_score", pa.float64())] if scored else []
+    return pa.schema([*DROPPED_FIELDS, *fields], metadata={_BASE: sources.base or ""})
+
+
+_BASE = "base_source"
+"""Key of the table's metadata that names the base model's index."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBy:
+    """What one source said of a candidate."""
+
+    source: str
+    rank: int
+    """From 1; of the judged and the random source it says nothing."""
+    score: float | None
+    """The source's own score, where it has one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +100,9 @@ class HardNegative:
     text: str
     score: float
     rank: int
+    """Its place among the candidates of the query by the base model's score, from 1."""
+    guide_score: float | None = None
+    found_by: tuple[FoundBy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +115,7 @@ class Triple:
     positive: str
     positive_score: float
     negatives: tuple[HardNegative, ...]
+    positive_guide_score: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +127,14 @@ class Dropped:
     doc_id: str
     rank: int
     score: float
+    guide_score: float | None
     reason: str
+    found_by: tuple[FoundBy, ...] = ()
 
 
 @dataclass(frozen=True)
 class Found:
-    """Every candidate of every (query, positive), as parallel arrays ordered by pair and rank."""
+    """Every candidate of some (query, positive) pairs, as parallel arrays ordered by pair and rank."""
 
     pair: Integers
     """int64 (n,): number of the (query, positive)."""
@@ -97,81 +146,141 @@ class Found:
     """float64 (n,): cosine of query and document."""
     outcome: npt.NDArray[np.uint8]
     """uint8 (n,): position in `filters.OUTCOMES`; 0 = kept."""
+    guide_score: npt.NDArray[np.float64] | None = None
+    """float64 (n,): the guide's score, NaN where it was not asked; None without a guide."""
+    source_ranks: Mapping[str, npt.NDArray[np.int32]] = field(default_factory=dict)
+    """By source, int32 (n,): the candidate's rank there, 0 = not found by it."""
+    source_scores: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
+    """By source, float64 (n,): its score there, NaN = none. A source that is missing here has the base's `score`."""
 
-    NAMES: ClassVar = ("pair", "rank", "row", "score", "outcome")
+    def at(self, numbers: Integers | npt.NDArray[np.bool_]) -> Found:
+        """Some of the candidates."""
+        return Found(
+            self.pair[numbers],
+            self.rank[numbers],
+            self.row[numbers],
+            self.score[numbers],
+            self.outcome[numbers],
+            None if self.guide_score is None else self.guide_score[numbers],
+            {name: ranks[numbers] for name, ranks in self.source_ranks.items()},
+            {name: scores[numbers] for name, scores in self.source_scores.items()},
+        )
 
     @classmethod
-    def of(
-        cls, pairs: Integers, rows: Integers, scores: npt.NDArray[np.float64], outcome: npt.NDArray[np.uint8]
-    ) -> Found:
-        """From arrays (n_pairs, depth), best candidate first."""
-        depth = rows.shape[1]
-        ranks = np.tile(np.arange(1, depth + 1, dtype=np.int32), len(pairs))
-        return cls(np.repeat(pairs, depth), ranks, rows.ravel(), scores.ravel(), outcome.ravel())
-
-    @classmethod
-    def in_order(cls, parts: Sequence[Found]) -> Found:
+    def joined(cls, parts: Sequence[Found]) -> Found:
         """Several parts with different pairs as one, ordered by pair."""
         if len(parts) == 1:
             return parts[0]
-        whole = [np.concatenate([getattr(part, name) for part in parts]) for name in cls.NAMES]
-        order = np.argsort(whole[0], kind="stable")
-        return cls(*(values[order] for values in whole))
+
+        order = np.argsort(np.concatenate([part.pair for part in parts]), kind="stable")
+
+        def whole(get: Callable[[Found], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+            return np.asarray(np.concatenate([get(part) for part in parts])[order])
+
+        def by_source(get: Callable[[Found], Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+            return {name: whole(lambda part, name=name: get(part)[name]) for name in get(parts[0])}  # type: ignore[misc]
+
+        return cls(
+            whole(lambda part: part.pair),
+            whole(lambda part: part.rank),
+            whole(lambda part: part.row),
+            whole(lambda part: part.score),
+            whole(lambda part: part.outcome),
+            None if parts[0].guide_score is None else whole(lambda part: np.asarray(part.guide_score)),
+            by_source(lambda part: part.source_ranks),
+            by_source(lambda part: part.source_scores),
+        )
 
 
-def triples_table(
-    found: Found,
-    queries: Sequence[Query],
-    documents: Sequence[Document],
-    pair_query: Integers,
-    pair_positive: Integers,
-    pair_score: npt.NDArray[np.float64],
-) -> pa.Table:
-    """One row per (query, positive), also for those without a hard negative."""
-    kept = found.outcome == 0
-    offsets = np.concatenate(([0], np.cumsum(np.bincount(found.pair[kept], minlength=len(pair_query)))))
-    ids = pa.array([document.doc_id for document in documents], pa.string())
-    negative = found.row[kept]
+@dataclass(frozen=True)
+class Pairs:
+    """The (query, positive) pairs that are mined, in the order of the judgments."""
+
+    queries: Sequence[Query]
+    documents: Sequence[Document]
+    query: Integers
+    """int64 (n_pairs,): position of the query."""
+    positive: Integers
+    """int64 (n_pairs,): row of the positive in the corpus."""
+    score: npt.NDArray[np.float64]
+    """float64 (n_pairs,): cosine of the two."""
+    guide_score: npt.NDArray[np.float64] | None = None
+    """float64 (n_pairs,): the guide's score of the two; None without a guide."""
+
+    def __len__(self) -> int:
+        return len(self.query)
+
+
+def triples_table(found: Found, pairs: Pairs, base: str | None, first: int, last: int) -> pa.Table:
+    """One row per (query, positive) from `first` to before `last`, also for those without a hard negative."""
+    kept = found.at(found.outcome == 0)
+    part = slice(first, last)
+    counts = np.bincount(kept.pair - first, minlength=last - first)
+    offsets = np.concatenate(([0], np.cumsum(counts)))
+    guide = None if pairs.guide_score is None else pairs.guide_score[part]
     return pa.table(
         [
-            pa.array([query.query_id for query in queries], pa.string()).take(pa.array(pair_query)),
-            pa.array([query.text for query in queries], pa.string()).take(pa.array(pair_query)),
-            ids.take(pa.array(pair_positive)),
-            _texts(documents, pair_positive),
-            pa.array(pair_score),
-            _lists(offsets, ids.take(pa.array(negative))),
-            _lists(offsets, _texts(documents, negative)),
-            _lists(offsets, pa.array(found.score[kept])),
-            _lists(offsets, pa.array(found.rank[kept].astype(np.int64))),
+            pa.array([pairs.queries[number].query_id for number in pairs.query[part].tolist()], pa.string()),
+            pa.array([pairs.queries[number].text for number in pairs.query[part].tolist()], pa.string()),
+            pa.array([pairs.documents[row].doc_id for row in pairs.positive[part].tolist()], pa.string()),
+            pa.array([pairs.documents[row].full_text for row in pairs.positive[part].tolist()], pa.string()),
+            pa.array(pairs.score[part]),
+            _optional(guide, last - first),
+            _lists(offsets, pa.array([pairs.documents[row].doc_id for row in kept.row.tolist()], pa.string())),
+            _lists(offsets, pa.array([pairs.documents[row].full_text for row in kept.row.tolist()], pa.string())),
+            _lists(offsets, pa.array(kept.score)),
+            _lists(offsets, pa.array(kept.rank.astype(np.int64))),
+            _lists(offsets, _optional(kept.guide_score, len(kept.row))),
+            *(_lists(offsets, values) for values in _sources(kept, base)),
         ],
         schema=TRIPLES_SCHEMA,
     )
 
 
-def dropped_table(
-    found: Found, queries: Sequence[Query], documents: Sequence[Document], pair_query: Integers, pair_positive: Integers
-) -> pa.Table:
+def dropped_table(found: Found, pairs: Pairs, sources: SourceColumns) -> pa.Table:
     """One row per dropped candidate. Ids are dictionary-encoded: they repeat by the thousand."""
-    dropped = np.flatnonzero(found.outcome)
-    pair = found.pair[dropped]
-    ids = pa.array([document.doc_id for document in documents], pa.string())
-    query_ids = pa.array([query.query_id for query in queries], pa.string())
-    return pa.table(
-        [
-            _named(query_ids, pair_query[pair]),
-            _named(ids, pair_positive[pair]),
-            _named(ids, found.row[dropped]),
-            pa.array(found.rank[dropped]),
-            pa.array(found.score[dropped]),
-            _named(pa.array(OUTCOMES, pa.string()), found.outcome[dropped]),
-        ],
-        schema=DROPPED_SCHEMA,
-    )
+    dropped = found.at(np.flatnonzero(found.outcome))
+    columns = [
+        _named(pairs.query[dropped.pair], len(pairs.queries), lambda number: pairs.queries[number].query_id),
+        _named(pairs.positive[dropped.pair], len(pairs.documents), lambda row: pairs.documents[row].doc_id),
+        _named(dropped.row, len(pairs.documents), lambda row: pairs.documents[row].doc_id),
+        pa.array(dropped.rank),
+        pa.array(dropped.score),
+        _optional(dropped.guide_score, len(dropped.row)),
+        pa.DictionaryArray.from_arrays(pa.array(dropped.outcome.astype(np.int32)), pa.array(OUTCOMES, pa.string())),
+    ]
+    for name, scored in sources.scored.items():
+        ranks = dropped.source_ranks[name]
+        columns.append(pa.array(ranks, mask=ranks == 0))
+        columns += [_optional(dropped.source_scores[name], len(ranks))] if scored else []
+    return pa.table(columns, schema=dropped_schema(sources))
 
 
-def write_table(path: Path, table: pa.Table) -> None:
-    """Write a table as Parquet; the same table gives the same bytes."""
-    pq.write_table(table, path)
+class MinedWriter:
+    """Writes the two tables block by block, so that memory holds one block: a row group each, the same bytes always."""
+
+    def __init__(self, folder: Path, pairs: Pairs, sources: SourceColumns) -> None:
+        self.pairs, self.sources, self._next = pairs, sources, 0
+        dropped = dropped_schema(sources)
+        # Dictionaries for what repeats alone: trying one on every score costs more than all the rest.
+        names = [field.name for field in dropped if field.type == _NAME]
+        self._triples = pq.ParquetWriter(folder / TRIPLES, TRIPLES_SCHEMA)
+        self._dropped = pq.ParquetWriter(folder / DROPPED, dropped, use_dictionary=names, write_statistics=False)
+
+    def __enter__(self) -> MinedWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._triples.close()
+        self._dropped.close()
+
+    def write(self, block: Found, last: int) -> None:
+        """Write the pairs up to before `last`, whose candidates are all in the block."""
+        self._triples.write_table(triples_table(block, self.pairs, self.sources.base, self._next, last))
+        self._dropped.write_table(dropped_table(block, self.pairs, self.sources))
+        self._next = last
 
 
 def read_triples(artifact: Artifact) -> list[Triple]:
@@ -185,28 +294,75 @@ def read_triples(artifact: Artifact) -> list[Triple]:
 
 def read_triples_table(table: pa.Table) -> list[Triple]:
     """The rows of a triples table as records."""
-    triples = []
-    for row in table.to_pylist():
-        lists = (row.pop("negative_ids"), row.pop("negatives"), row.pop("negative_scores"), row.pop("negative_ranks"))
-        triples.append(Triple(**row, negatives=tuple(HardNegative(*values) for values in zip(*lists, strict=True))))
-    return triples
+    return [_triple(row) for row in table.to_pylist()]
+
+
+def _triple(row: dict[str, Any]) -> Triple:
+    columns = [row.pop(name) for name in TRIPLES_SCHEMA.names if name.startswith("negative")]
+    negatives = []
+    for doc_id, text, score, rank, guide, *found in zip(*columns, strict=True):
+        by = tuple(FoundBy(*said) for said in zip(*found, strict=True))
+        negatives.append(HardNegative(doc_id, text, score, rank, guide, by))
+    return Triple(**row, negatives=tuple(negatives))
+
+
+def read_dropped(artifact: Artifact, reasons: Sequence[str] | None = None) -> list[Dropped]:
+    """The dropped candidates of a mined artifact, of these reasons alone where some are given."""
+    table = pq.read_table(artifact.file(DROPPED))
+    if reasons is not None:
+        table = table.filter(pc.is_in(table["reason"].cast(pa.string()), pa.array(reasons, pa.string())))
+    return read_dropped_table(table)
 
 
 def read_dropped_table(table: pa.Table) -> list[Dropped]:
     """The rows of a dropped table as records."""
-    return [Dropped(**row) for row in table.to_pylist()]
+    sources = [
+        name.removesuffix("_rank") for name in table.schema.names[len(DROPPED_FIELDS) :] if name.endswith("_rank")
+    ]
+    base = (table.schema.metadata or {}).get(_BASE.encode(), b"").decode()
+    return [_dropped(row, sources, base) for row in table.to_pylist()]
+
+
+def _dropped(row: dict[str, Any], sources: Sequence[str], base: str) -> Dropped:
+    found = tuple(
+        FoundBy(name, row[f"{name}_rank"], row["score"] if name == base else row.get(f"{name}_score"))
+        for name in sources
+        if row[f"{name}_rank"] is not None
+    )
+    return Dropped(**{name: row[name] for name, _ in DROPPED_FIELDS}, found_by=found)
+
+
+def _sources(kept: Found, base: str | None) -> list[pa.Array]:
+    """Names, ranks and scores of the sources of each kept candidate, as three arrays of lists."""
+    names = list(kept.source_ranks)
+    ranks = np.stack([kept.source_ranks[name] for name in names], axis=1)
+    none = np.full(len(kept.row), np.nan)
+    own = {**kept.source_scores, **({base: kept.score} if base is not None else {})}
+    scores = np.stack([own.get(name, none) for name in names], axis=1)
+    said = ranks > 0
+    offsets = np.concatenate(([0], np.cumsum(said.sum(axis=1))))
+    which = np.nonzero(said)[1]
+    return [
+        _lists(offsets, pa.array(names, pa.string()).take(pa.array(which))),
+        _lists(offsets, pa.array(ranks[said].astype(np.int32))),
+        _lists(offsets, _optional(scores[said], len(which))),
+    ]
+
+
+def _optional(values: npt.NDArray[np.float64] | None, length: int) -> pa.Array:
+    """The numbers, with null for NaN and for all when there are none."""
+    return pa.nulls(length, pa.float64()) if values is None else pa.array(values, mask=np.isnan(values))
 
 
 def _lists(offsets: Integers, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _named(names: pa.Array, numbers: npt.NDArray[np.integer]) -> pa.Array:
-    return pa.DictionaryArray.from_arrays(pa.array(numbers.astype(np.int32)), names)
-
-
-def _texts(documents: Sequence[Document], rows: Integers) -> pa.Array:
-    """Full texts of documents, each different one built once."""
-    unique, line = np.unique(rows, return_inverse=True)
-    texts = pa.array([documents[row].full_text for row in unique.tolist()], pa.string())
-    return texts.take(pa.array(line))
+def _named(numbers: Integers, size: int, name: Callable[[int], str]) -> pa.Array:
+    """The names of numbers below `size` as a dictionary that holds those alone that occur."""
+    place = np.zeros(size, dtype=np.int32)
+    place[numbers] = 1
+    used = np.flatnonzero(place)
+    place[used] = np.arange(len(used), dtype=np.int32)
+    names = pa.array([name(number) for number in used.tolist()], pa.string())
+    return pa.DictionaryArray.from_arrays(pa.array(place[numbers]), names)

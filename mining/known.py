@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,18 +33,23 @@ class Known:
     """int64 (n_texts,): row of a document with the text of the query, or of a document relevant to it."""
 
     def grades(self, queries: Integers, rows: Integers) -> Grades:
-        """int16 (n, depth): grade of the candidates `rows[i]` for query `queries[i]` (ascending); -1 = unjudged."""
+        """int16 (n, width): grade of the candidates `rows[i]` for query `queries[i]` (ascending); -1 = unjudged."""
         found = np.full(rows.shape, UNJUDGED, dtype=np.int16)
         for entries, where in _matches(self.grade_query, self.grade_row, queries, rows):
             found[where] = self.grade[entries]
         return found
 
     def same_text(self, queries: Integers, rows: Integers) -> Mask:
-        """Bool (n, depth): candidates that are the query's own text, or a copy of a relevant document."""
+        """Bool (n, width): candidates that are the query's own text, or a copy of a relevant document."""
         found = np.zeros(rows.shape, dtype=np.bool_)
         for _, where in _matches(self.text_query, self.text_row, queries, rows):
             found[where] = True
         return found
+
+    def certified(self) -> tuple[Integers, Integers]:
+        """Queries and document rows of the judgments of grade 0, sorted by query."""
+        zero = self.grade == 0
+        return self.grade_query[zero], self.grade_row[zero]
 
 
 MATCHED_AT_ONCE = 1 << 22
@@ -56,7 +61,7 @@ def _matches(
 ) -> Iterator[tuple[Integers, tuple[Integers, Integers]]]:
     """Entries that stand among the candidates of their query, and where: (entries, (line, column)).
 
-    Compares each entry with the candidates of its query alone, so the cost is entries x depth. A query may stand on
+    Compares each entry with the candidates of its query alone, so the cost is entries x width. A query may stand on
     several lines (one per positive); `queries` is ascending.
     """
     first, last = (np.searchsorted(queries, entry_query, side) for side in ("left", "right"))
@@ -77,34 +82,44 @@ def known_documents(part: Part, documents: Sequence[Document]) -> Known:
     grades differ the higher counts. Copies have the same normalised title and text as a document of any grade above 0;
     a document is the query's own text with its title or without.
     """
-    row_of = {document.doc_id: row for row, document in enumerate(documents)}
-    full = [normalise(document.full_text) for document in documents]
-    by_full = _rows_by_text(full)
-    by_bare = _rows_by_text(
-        normalise(document.text) if document.title else text for document, text in zip(documents, full, strict=True)
-    )
     pooled = _pooled(part)
+    row_of = judged_rows(part, documents)
+    text_of = {row: normalise(documents[row].full_text) for row in row_of.values()}
+    texts = [normalise(query.text) for query in part.queries]
+    full, bare = _rows_by_text(documents, {*text_of.values(), *texts}, set(texts))
     graded: list[tuple[int, int, int]] = []
-    texts: list[tuple[int, int]] = []
-    for position, query in enumerate(part.queries):
-        text = normalise(query.text)
-        same = {*by_full.get(text, ()), *by_bare.get(text, ())}
+    same: list[tuple[int, int]] = []
+    for position, text in enumerate(texts):
+        rows = {*full.get(text, ()), *bare.get(text, ())}
         for doc_id, grade in pooled[text].items():
             row = row_of[doc_id]
             graded.append((position, row, grade))
             if grade > 0:
-                same.update(by_full[full[row]])
-        texts += [(position, row) for row in sorted(same)]
+                rows.update(full[text_of[row]])
+        same += [(position, row) for row in sorted(rows)]
     grades = np.asarray(graded, dtype=np.int64).reshape(-1, 3)
-    copies = np.asarray(texts, dtype=np.int64).reshape(-1, 2)
+    copies = np.asarray(same, dtype=np.int64).reshape(-1, 2)
     return Known(grades[:, 0], grades[:, 1], grades[:, 2].astype(np.int16), copies[:, 0], copies[:, 1])
 
 
-def _rows_by_text(texts: Iterable[str]) -> Mapping[str, list[int]]:
-    rows: dict[str, list[int]] = defaultdict(list)
-    for row, text in enumerate(texts):
-        rows[text].append(row)
-    return rows
+def judged_rows(part: Part, documents: Sequence[Document]) -> dict[str, int]:
+    """Row in the corpus of every judged document, by id; no table of the whole corpus is made."""
+    judged = {judgment.doc_id for judgment in part.qrels.judgments()}
+    return {document.doc_id: row for row, document in enumerate(documents) if document.doc_id in judged}
+
+
+def _rows_by_text(
+    documents: Sequence[Document], full_texts: set[str], bare_texts: set[str]
+) -> tuple[Mapping[str, list[int]], Mapping[str, list[int]]]:
+    """Rows of the documents by normalised text, of the texts asked for alone: with their title, and without it."""
+    full: dict[str, list[int]] = defaultdict(list)
+    bare: dict[str, list[int]] = defaultdict(list)
+    for row, document in enumerate(documents):
+        if (text := normalise(document.full_text)) in full_texts:
+            full[text].append(row)
+        if document.title and (text := normalise(document.text)) in bare_texts:
+            bare[text].append(row)
+    return full, bare
 
 
 def _pooled(part: Part) -> dict[str, dict[str, int]]:

@@ -1,47 +1,60 @@
-"""Judged queries and their vectors in, triples and dropped candidates out: all arrays, in blocks of queries."""
+"""Judged queries and their vectors in, candidates with their outcome out: all arrays, in blocks of queries."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from closecall.encoder import Vectors
 from closecall.errors import DataError
-from closecall.records import Document
+from closecall.records import Document, Run
 from closecall.search import ExactIndex
 from closecall.split import Part
-from mining.artifact import Dropped, Found, Triple, dropped_table, read_dropped_table, read_triples_table, triples_table
-from mining.config import MiningConfig
-from mining.filters import OUTCOMES, judged_positive, not_finite, outcomes, partly_relevant, within_margin
-from mining.known import Integers, known_documents
+from mining.artifact import Found, Pairs, SourceColumns
+from mining.candidates import NOTHING, Candidates, Integers, merge, of_one
+from mining.config import MiningConfig, SourceConfig
+from mining.filters import (
+    CODE,
+    Mask,
+    Outcomes,
+    Scores,
+    certified,
+    judged_positive,
+    near_copy,
+    not_finite,
+    outcomes,
+    outside_ranks,
+    outside_scores,
+    partly_relevant,
+    within_margin,
+)
+from mining.guide import Guide
+from mining.known import judged_rows, known_documents
+from mining.overlap import WordOverlap
+from mining.select import Lane, choose, draw_keys, overused, pool, uniform
+from mining.sources import Bm25Source, DenseSource, JudgedSource, RandomSource, RunSource, Source
+
+ABSENT = 255
+"""The outcome of what only fills a line up."""
 
 BLOCK_QUERIES = 1024
 """Queries searched and filtered at once: memory grows with the block, not with the number of queries."""
 
 
 @dataclass(frozen=True)
-class Mined:
-    """What mining found: the triples, every candidate that was dropped, and the numbers of both."""
+class Outside:
+    """What sources and guide need beside the base model: vectors of other encoders and runs by source name."""
 
-    triples_table: pa.Table
-    dropped_table: pa.Table
-    stats: Mapping[str, Any]
-
-    @cached_property
-    def triples(self) -> list[Triple]:
-        """The triples as records."""
-        return read_triples_table(self.triples_table)
-
-    @cached_property
-    def dropped(self) -> list[Dropped]:
-        """The dropped candidates as records."""
-        return read_dropped_table(self.dropped_table)
+    dense: Mapping[str, tuple[Vectors, Vectors]] = field(default_factory=dict)
+    """Document and query vectors, unit rows."""
+    runs: Mapping[str, Run] = field(default_factory=dict)
+    guide: Guide | None = None
 
 
 class Miner:
@@ -54,65 +67,222 @@ class Miner:
         part: Part,
         query_vectors: Vectors,
         config: MiningConfig,
+        outside: Outside | None = None,
     ) -> None:
-        self.documents, self.part, self.config = documents, part, config
-        self.query_vectors = query_vectors
+        self.part, self.config, self.query_vectors = part, config, query_vectors
+        self.outside = outside or Outside()
         self.index = ExactIndex(document_vectors, [document.doc_id for document in documents])
         self.known = known_documents(part, documents)
-        self.pair_query, self.pair_positive = _pairs(part, documents)
-        self.pair_score = self.index.score(query_vectors[self.pair_query], self.pair_positive)
+        self.overlap = WordOverlap(documents, self.known)
+        self.hashes = _hashes([query.query_id for query in part.queries])
+        self.base = next((s.label for s in config.sources if s.source == "dense" and s.model is None), None)
+        self.sources = {source.label: self._source(source, documents) for source in config.sources}
+        scored = {name: source.scored and name != self.base for name, source in self.sources.items()}
+        self.columns = SourceColumns(scored, self.base)
+        self.pairs = self._pairs(documents)
+        self.ceilings = self._of_query(self.pairs.score)
+        guide_score = self.pairs.guide_score
+        self.guide_ceilings = None if guide_score is None else self._of_query(guide_score)
+        self.uses = np.zeros(len(documents), dtype=np.int32)
 
-    def mine(self) -> Mined:
-        """All triples and dropped candidates, in the order of the judgments."""
-        blocks = list(self.blocks())
-        found = Found(*(np.concatenate([getattr(block, name) for block in blocks]) for name in Found.NAMES))
-        triples = triples_table(
-            found, self.part.queries, self.documents, self.pair_query, self.pair_positive, self.pair_score
-        )
-        dropped = dropped_table(found, self.part.queries, self.documents, self.pair_query, self.pair_positive)
-        return Mined(triples, dropped, _stats(found, self.pair_query, self.pair_score, self.config))
-
-    def blocks(self) -> Iterator[Found]:
-        """The candidates of all pairs with their outcome, block by block.
+    def blocks(self) -> Iterator[tuple[Found, int]]:
+        """The candidates of all pairs with their outcome, block by block, and the number of pairs done by then.
 
         A query that is short of negatives is searched four times deeper, that one alone, until it has enough or the
         limit is reached; what it was given before is then judged again in the longer list.
         """
-        limit = min(self.config.max_depth, len(self.index))
         for first in range(0, len(self.part.queries), BLOCK_QUERIES):
-            begin, end = np.searchsorted(self.pair_query, [first, first + BLOCK_QUERIES])
-            pairs, depth = np.arange(begin, end), min(self.config.depth, len(self.index))
-            rounds: list[Found] = []
-            while pairs.size:
-                rows, scores, outcome = self._judge(pairs, depth)
-                kept = (outcome == 0).sum(axis=1)
-                short = np.isin(self.pair_query[pairs], self.pair_query[pairs][kept < self.config.negatives])
-                done = ~short if depth < limit else np.ones(len(pairs), dtype=np.bool_)
-                rounds.append(Found.of(pairs[done], rows[done], scores[done], outcome[done]))
-                pairs, depth = pairs[~done], min(depth * 4, limit)
-            if rounds:
-                yield Found.in_order(rounds)
+            begin, end = np.searchsorted(self.pairs.query, [first, first + BLOCK_QUERIES]).tolist()
+            if begin < end:
+                yield Found.joined(list(self._rounds(np.arange(begin, end)))), end
 
-    def _judge(self, pairs: Integers, depth: int) -> tuple[Integers, npt.NDArray[np.float64], npt.NDArray[np.uint8]]:
-        """Rows, scores and outcomes of the `depth` nearest documents of each pair: three arrays (n_pairs, depth)."""
-        queries = self.pair_query[pairs]
+    def _rounds(self, pairs: Integers) -> Iterator[Found]:
+        depth, limit = self.config.depth, min(self.config.max_depth, len(self.index))
+        while pairs.size:
+            candidates = self.candidates(self.pairs.query[pairs], depth)
+            outcome, guide_score = self._judge(pairs, candidates)
+            short = (outcome == CODE["kept"]).sum(axis=1) < self.config.negatives
+            short = np.isin(self.pairs.query[pairs], self.pairs.query[pairs][short])
+            done = ~short if depth < limit and self._deepens else np.ones(len(pairs), dtype=np.bool_)
+            if self.config.max_uses is not None:
+                self._settle(self.pairs.query[pairs[done]], candidates.rows[done], outcome[done])
+            yield _found(pairs, candidates, outcome, guide_score, np.flatnonzero(done))
+            pairs, depth = pairs[~done], min(depth * 4, limit)
+
+    @property
+    def _deepens(self) -> bool:
+        return any(source.deepens for source in self.sources.values())
+
+    def candidates(self, queries: Integers, depth: int) -> Candidates:
+        """What the sources find for the query of each line, `depth` or the source's own number of documents each."""
         searched, line = np.unique(queries, return_inverse=True)
-        hits = self.index.search(self.query_vectors[searched], depth)
-        rows, scores = (hits.rows, hits.scores) if len(searched) == len(pairs) else (hits.rows[line], hits.scores[line])
-        grades, positive_from = self.known.grades(queries, rows), self.part.qrels.positive_from
-        marks = [
-            ("not_finite", not_finite(scores)),
+        factor = depth / self.config.depth
+        found = {}
+        for config in self.config.sources:
+            wanted = depth if config.depth is None else int(config.depth * factor)
+            found[config.label] = self.sources[config.label].find(searched, wanted)
+        others = [name for name, hits in found.items() if name != self.base and (hits.rows != NOTHING).any()]
+        if self.base is not None and not others:
+            candidates = of_one(self.base, found[self.base], self.columns.scored)
+        else:
+            candidates = merge(found, self.columns.scored, self.base, self.index, self.query_vectors[searched])
+        return candidates if len(searched) == len(queries) else candidates.lines(line)
+
+    def marks(self, pairs: Integers, candidates: Candidates) -> list[tuple[str, Mask]]:
+        """What the judgments and texts say of every candidate, as (reason, mask): no score is asked but for NaN."""
+        queries, positive_from = self.pairs.query[pairs], self.part.qrels.positive_from
+        grades = self.known.grades(queries, candidates.rows)
+        return [
+            ("not_finite", not_finite(candidates.scores)),
             ("judged_positive", judged_positive(grades, positive_from)),
             ("partly_relevant", partly_relevant(grades, positive_from)),
-            ("same_text", self.known.same_text(queries, rows)),
-            ("within_margin", within_margin(scores, self.pair_score[pairs, None], self.config.margin_fraction)),
+            ("same_text", self.known.same_text(queries, candidates.rows)),
+            ("certified", certified(grades)),
         ]
-        return rows, scores, outcomes(marks, self.config.negatives)
+
+    def _judge(self, pairs: Integers, candidates: Candidates) -> tuple[Outcomes, Scores | None]:
+        """The outcome of every candidate, uint8 (n_pairs, width), and the guide's scores where it was asked."""
+        *marks, (_, exempt) = self.marks(pairs, candidates)
+        outcome = outcomes([*marks, *((reason, mask & ~exempt) for reason, mask in self._windows(pairs, candidates))])
+        outcome[candidates.rows == NOTHING] = ABSENT
+        guide_score = None if self.outside.guide is None else np.full(outcome.shape, np.nan)
+        self._choose(pairs, candidates, outcome, exempt, guide_score)
+        return outcome, guide_score
+
+    def _windows(self, pairs: Integers, candidates: Candidates) -> Iterator[tuple[str, Mask]]:
+        """The filters on ranks and scores, those that are in use."""
+        config, scores = self.config, candidates.scores
+        if config.min_rank > 1 or config.max_rank is not None:
+            ranks = candidates.best_ranks([name for name, source in self.sources.items() if source.ranked])
+            yield "outside_ranks", outside_ranks(ranks, config.min_rank, config.max_rank)
+        if config.min_score is not None or config.max_score is not None:
+            yield "outside_scores", outside_scores(scores, config.min_score, config.max_score)
+        ceilings = self.ceilings[pairs, None]
+        yield "within_margin", within_margin(scores, ceilings, config.margin_fraction, config.margin)
+
+    def _choose(
+        self, pairs: Integers, candidates: Candidates, outcome: Outcomes, exempt: Mask, guide_score: Scores | None
+    ) -> None:
+        """Screen the nearest that passed until enough of them pass, choose among these, and write the outcomes."""
+        config = self.config
+        lanes = [(candidates.ranks[s.label] > 0, s.quota) for s in config.sources if s.quota is not None]
+        size = config.negatives if config.select == "top" else config.sample_from
+        keys = None if config.select == "top" else self._keys(pairs, candidates)
+        screened = exempt.copy()
+        while True:
+            eligible = self._screen(pairs, candidates, outcome, screened, lanes, size, guide_score)
+            chosen = choose(eligible, lanes, config.negatives, keys)
+            if config.max_uses is None:
+                break
+            queries = self.pairs.query[pairs]
+            over = overused(chosen, candidates.rows, queries, self.uses, config.max_uses)
+            if not over.any():
+                break
+            outcome[over] = CODE["overused"]
+        outcome[(outcome == CODE["kept"]) & ~chosen] = CODE["over_quota"]
+
+    def _screen(
+        self,
+        pairs: Integers,
+        candidates: Candidates,
+        outcome: Outcomes,
+        screened: Mask,
+        lanes: Sequence[Lane],
+        size: int,
+        guide_score: Scores | None,
+    ) -> Mask:
+        """The candidates to choose from, after `near_copy` and the guide; who fails makes room for the next."""
+        while True:
+            eligible = pool(outcome == CODE["kept"], lanes, size)
+            line, column = np.nonzero(eligible & ~screened)
+            if not line.size:
+                return eligible
+            screened[line, column] = True
+            rows, queries = candidates.rows[line, column], self.pairs.query[pairs[line]]
+            if (threshold := self.config.near_copy) is not None:
+                copies = near_copy(self.overlap.similarity(queries, rows, threshold), threshold)
+                outcome[line[copies], column[copies]] = CODE["near_copy"]
+                line, column, rows, queries = line[~copies], column[~copies], rows[~copies], queries[~copies]
+            if guide_score is not None:
+                guide_score[line, column] = self._ask_guide(queries, rows)
+                outcome[line, column] = self._guided(pairs[line], guide_score[line, column])
+
+    def _ask_guide(self, queries: Integers, rows: Integers) -> Scores:
+        assert self.outside.guide is not None
+        return self.outside.guide.scores(queries, rows)
+
+    def _guided(self, pairs: Integers, scores: Scores) -> Outcomes:
+        """What the guide's scores make of candidates, each of a pair: kept or dropped."""
+        guide = self.config.guide
+        assert guide is not None
+        assert self.guide_ceilings is not None
+        ceilings = self.guide_ceilings[pairs]
+        return outcomes(
+            [
+                ("guide_not_finite", not_finite(scores) | not_finite(ceilings)),
+                ("within_guide_margin", within_margin(scores, ceilings, guide.margin_fraction, guide.margin)),
+            ]
+        )
+
+    def _keys(self, pairs: Integers, candidates: Candidates) -> Scores:
+        """What decides the draw: the same for a (query, positive, document) whatever else is mined."""
+        shared = self.config.per == "query"
+        positives = np.zeros(len(pairs), np.uint64) if shared else self.document_hashes[self.pairs.positive[pairs]]
+        drawn = uniform(
+            self.config.seed,
+            self.hashes[self.pairs.query[pairs]][:, None],
+            positives[:, None],
+            self.document_hashes[candidates.rows],
+        )
+        return draw_keys(drawn, candidates.scores, 0.0 if self.config.select == "random" else self.config.hardness)
+
+    @cached_property
+    def document_hashes(self) -> npt.NDArray[np.uint64]:
+        """uint64 (n_documents,): a hash of each id."""
+        return _hashes([document.doc_id for document in self.pairs.documents])
+
+    def _settle(self, queries: Integers, rows: Integers, outcome: Outcomes) -> None:
+        """Count what was kept for good: once per query, however many positives it is kept for."""
+        line, column = np.nonzero(outcome == CODE["kept"])
+        once = np.unique(np.stack([rows[line, column], queries[line]]), axis=1)
+        np.add.at(self.uses, once[0], 1)
+
+    def _of_query(self, scores: Scores) -> Scores:
+        """The score each pair's margins count from: its positive's, or the lowest of the query's positives."""
+        if self.config.per == "positive":
+            return scores
+        lowest = np.full(len(self.part.queries), np.inf)
+        np.fmin.at(lowest, self.pairs.query, scores)
+        return lowest[self.pairs.query]
+
+    def _source(self, config: SourceConfig, documents: Sequence[Document]) -> Source:
+        queries, label = self.part.queries, config.label
+        if config.source == "bm25":
+            return Bm25Source(documents, queries)
+        if config.source == "run":
+            return RunSource(label, self.outside.runs[label], documents, queries)
+        if config.source == "judged":
+            return JudgedSource(self.known)
+        if config.source == "random":
+            return RandomSource(self.hashes, len(documents), self.config.seed)
+        if config.model is None:
+            return DenseSource(self.index, self.query_vectors)
+        document_vectors, query_vectors = self.outside.dense[label]
+        index = ExactIndex(document_vectors, [document.doc_id for document in documents])
+        return DenseSource(index, query_vectors)
+
+    def _pairs(self, documents: Sequence[Document]) -> Pairs:
+        """Every (query, positive), in the order of the file, with the scores of base model and guide."""
+        query, positive = _positives(self.part, documents)
+        score = self.index.score(self.query_vectors, positive, query)
+        guide = self.outside.guide
+        guided = None if guide is None else guide.scores(query, positive)
+        return Pairs(self.part.queries, documents, query, positive, score, guided)
 
 
-def _pairs(part: Part, documents: Sequence[Document]) -> tuple[Integers, Integers]:
-    """Position of the query and row of the positive of every (query, positive), in the order of the file."""
-    row_of = {document.doc_id: row for row, document in enumerate(documents)}
+def _positives(part: Part, documents: Sequence[Document]) -> tuple[Integers, Integers]:
+    """Position of the query and row of the positive of every pair."""
+    row_of = judged_rows(part, documents)
     pairs = [
         (position, row_of[doc_id])
         for position, query in enumerate(part.queries)
@@ -124,35 +294,29 @@ def _pairs(part: Part, documents: Sequence[Document]) -> tuple[Integers, Integer
     return array[:, 0], array[:, 1]
 
 
-def _stats(
-    found: Found, pair_query: Integers, pair_score: npt.NDArray[np.float64], config: MiningConfig
-) -> dict[str, Any]:
-    """Counts that add up: retrieved = kept + dropped, asked = kept + short; and the distributions of scores."""
-    counts = np.bincount(found.outcome, minlength=len(OUTCOMES)).tolist()
-    kept = found.outcome == 0
-    per_pair = np.bincount(found.pair[kept], minlength=len(pair_query))
-    asked = len(pair_query) * config.negatives
-    return {
-        "queries": len(np.unique(pair_query)),
-        "pairs": len(pair_query),
-        "asked": asked,
-        "kept": counts[0],
-        "short": asked - counts[0],
-        "pairs_short": int((per_pair < config.negatives).sum()),
-        "pairs_without_negatives": int((per_pair == 0).sum()),
-        "retrieved": len(found.outcome),
-        "dropped": {name: count for name, count in sorted(zip(OUTCOMES[1:], counts[1:], strict=True)) if count},
-        "scores": {
-            "positive": _distribution(pair_score),
-            "negative": _distribution(found.score[kept]),
-            "difference": _distribution(pair_score[found.pair[kept]] - found.score[kept]),
-        },
-    }
+def _found(
+    pairs: Integers, candidates: Candidates, outcome: Outcomes, guide_score: Scores | None, lines: Integers
+) -> Found:
+    """Some lines of a round as flat arrays, without what only fills lines up."""
+    there = outcome[lines] != ABSENT
+    numbers = np.broadcast_to(np.arange(1, there.shape[1] + 1, dtype=np.int32), there.shape)
+
+    def flat(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.asarray(values[lines][there])
+
+    return Found(
+        np.repeat(pairs[lines], there.sum(axis=1)),
+        numbers[there],
+        flat(candidates.rows),
+        flat(candidates.scores),
+        flat(outcome),
+        None if guide_score is None else flat(guide_score),
+        {name: flat(ranks) for name, ranks in candidates.ranks.items()},
+        {name: flat(scores) for name, scores in candidates.source_scores.items()},
+    )
 
 
-def _distribution(values: npt.NDArray[np.float64]) -> dict[str, float] | None:
-    """Mean and quantiles of scores, rounded to 4 decimals; None when there are none."""
-    if not values.size:
-        return None
-    quantiles = zip(("min", "p25", "median", "p75", "max"), np.quantile(values, [0, 0.25, 0.5, 0.75, 1]), strict=True)
-    return {"mean": round(float(np.mean(values)), 4)} | {name: round(float(value), 4) for name, value in quantiles}
+def _hashes(ids: Sequence[str]) -> npt.NDArray[np.uint64]:
+    """uint64 (n,): a hash of each id that is the same everywhere."""
+    joined = b"".join(hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest() for text in ids)
+    return np.frombuffer(joined, dtype="<u8")

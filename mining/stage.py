@@ -2,28 +2,56 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from closecall.dataset import Corpus
-from closecall.encoder import Encoder
-from closecall.manifest import Artifact, up_to_date, writing
-from closecall.progress import say
-from closecall.split import read_part
+from closecall.encoder import Encoder, Vectors, load_encoder
+from closecall.manifest import Artifact, sha256_file, up_to_date, writing
+from closecall.progress import progress, say
+from closecall.slices import Slice, SliceSource, find_slices
+from closecall.split import Part, read_part
+from closecall.trec import read_run
 from closecall.vectors import VectorStore
-from mining.artifact import DROPPED, STATS, TRIPLES, write_table
-from mining.config import MiningConfig
-from mining.mine import Miner
-from mining.report import markdown, summary
+from mining.artifact import STATS, MinedWriter
+from mining.config import GuideConfig, MiningConfig
+from mining.guide import (
+    CrossEncoderGuide,
+    EncoderGuide,
+    Guide,
+    ScoreCache,
+    cross_encoder_fingerprint,
+    guide_folder,
+)
+from mining.mine import Miner, Outside
+from mining.report import summary
+from mining.sources import facts_of
+from mining.stats import Statistics
 
 
-def mine_inputs(corpus: Corpus, split: Artifact, encoder: Encoder) -> dict[str, str]:
+def mine_inputs(corpus: Corpus, split: Artifact, encoder: Encoder, config: MiningConfig) -> dict[str, str]:
     """What triples are made of, by content hash."""
-    return {
+    inputs = {
         "corpus": corpus.sha256,
         "train": split.content("train/"),
         "positive_from": str(split.manifest["config"]["positive_from"]),
         "model": encoder.fingerprint,
     }
+    for source in config.sources:
+        if source.run is not None:
+            inputs[f"run {source.label}"] = sha256_file(source.run)
+        if source.model is not None:
+            inputs[f"model {source.label}"] = load_encoder(source.model).fingerprint
+    if config.guide is not None:
+        inputs["guide"] = _guide_fingerprint(config.guide)
+    return inputs
+
+
+def _guide_fingerprint(config: GuideConfig) -> str:
+    if config.encoder is not None:
+        return load_encoder(config.encoder).fingerprint
+    return cross_encoder_fingerprint(guide_folder(config), config)
 
 
 def mine(
@@ -33,22 +61,74 @@ def mine(
 
     Of the split only the train part is opened.
     """
-    inputs = mine_inputs(corpus, split, encoder)
+    inputs = mine_inputs(corpus, split, encoder, config)
     found = up_to_date(folder, "mine", inputs, config.resolved())
     if found is not None:
         say(f"mine: unchanged, {folder} is used again")
         return found
     part = read_part(split, "train")
-    with writing(folder, "mine", inputs=inputs, config=config.resolved()) as draft:
-        texts = [document.full_text for document in corpus.documents]
-        documents = store.get(encoder, texts, "document", f"{len(texts):,} documents")
-        queries = store.get(encoder, [query.text for query in part.queries], "query", "training queries")
-        mined = Miner(corpus.documents, documents, part, queries, config).mine()
-        write_table(draft.path(TRIPLES), mined.triples_table)
-        write_table(draft.path(DROPPED), mined.dropped_table)
-        draft.write_json(STATS, mined.stats)
-        draft.path("report.md").write_text(markdown(mined, config), encoding="utf-8")
-        draft.counts |= {key: mined.stats[key] for key in ("queries", "pairs", "asked", "kept", "short", "retrieved")}
+    with writing(folder, "mine", inputs=inputs, config=config.resolved(), seed=config.seed) as draft:
+        miner = make_miner(corpus, part, encoder, store, config)
+        stats = write_mined(miner, draft.folder, train_slices(part, corpus, config))
+        draft.write_json(STATS, stats)
+        draft.counts |= {key: stats[key] for key in ("queries", "pairs", "asked", "kept", "short", "retrieved")}
         draft.device = encoder.device
-    say(summary(mined.stats))
+    say(summary(stats))
     return Artifact.open(folder, "mine")
+
+
+def make_miner(corpus: Corpus, part: Part, encoder: Encoder, store: VectorStore, config: MiningConfig) -> Miner:
+    """The miner of these settings, with all vectors, runs and the guide that they name; nothing is encoded twice."""
+    texts = [document.full_text for document in corpus.documents]
+    queries = [query.text for query in part.queries]
+
+    def vectors(model: Encoder, name: str = "") -> tuple[Vectors, Vectors]:
+        of = f" ({name})" if name else ""
+        documents = store.get(model, texts, "document", f"{len(texts):,} documents{of}")
+        return documents, store.get(model, queries, "query", f"training queries{of}")
+
+    document_vectors, query_vectors = vectors(encoder)
+    outside = Outside(
+        {source.label: vectors(load_encoder(source.model), source.label) for source in config.sources if source.model},
+        {source.label: read_run(source.run) for source in config.sources if source.run},
+        _guide(config.guide, texts, queries, vectors, store.folder.with_name("guide") / "scores.sqlite"),
+    )
+    return Miner(corpus.documents, document_vectors, part, query_vectors, config, outside)
+
+
+def _guide(
+    config: GuideConfig | None,
+    texts: list[str],
+    queries: list[str],
+    vectors: Callable[[Encoder, str], tuple[Vectors, Vectors]],
+    cache: Path,
+) -> Guide | None:
+    if config is None:
+        return None
+    if config.encoder is not None:
+        document_vectors, query_vectors = vectors(load_encoder(config.encoder), "guide")
+        return EncoderGuide(query_vectors, document_vectors)
+    return CrossEncoderGuide(guide_folder(config), config, queries, texts, ScoreCache(cache))
+
+
+def write_mined(miner: Miner, folder: Path, slices: Sequence[Slice]) -> dict[str, Any]:
+    """Mine, write the tables into the folder as blocks are done, and return the content of `stats.json`."""
+    stats = Statistics(miner.pairs, miner.config.negatives, list(miner.sources))
+    done = 0
+    with (
+        MinedWriter(folder, miner.pairs, miner.columns) as writer,
+        progress("mine (query, positive) pairs", len(miner.pairs)) as advance,
+    ):
+        for block, last in miner.blocks():
+            writer.write(block, last)
+            stats.add(block)
+            advance(last - done)
+            done = last
+    return stats.result(facts_of(miner.sources), slices)
+
+
+def train_slices(part: Part, corpus: Corpus, config: MiningConfig) -> list[Slice]:
+    """The slices of the training queries."""
+    judged = {judgment.doc_id for judgment in part.qrels.judgments()}
+    documents = {document.doc_id: document for document in corpus.documents if document.doc_id in judged}
+    return find_slices(SliceSource(part.queries, part.qrels, documents), config.slice_by)

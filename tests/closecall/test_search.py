@@ -115,7 +115,7 @@ def test_score_is_the_score_of_search():
     rng = np.random.default_rng(6)
     index, queries = ExactIndex(grid(rng, 80), shuffled_ids(rng, 80)), grid(rng, 10)
     hits = index.search(queries, 12)
-    scores = index.score(np.repeat(queries, 12, axis=0), hits.rows.ravel())
+    scores = index.score(queries, hits.rows.ravel(), np.repeat(np.arange(len(queries)), 12))
     np.testing.assert_array_equal(scores, hits.scores.ravel())
 
 
@@ -124,7 +124,7 @@ def test_score_and_search_of_unit_vectors_differ_by_float32_noise_at_most():
     rng = np.random.default_rng(7)
     index, queries = ExactIndex(unit(rng, 300), shuffled_ids(rng, 300)), unit(rng, 40)
     hits = index.search(queries, 30)
-    scores = index.score(np.repeat(queries, 30, axis=0), hits.rows.ravel())
+    scores = index.score(queries, hits.rows.ravel(), np.repeat(np.arange(len(queries)), 30))
     np.testing.assert_allclose(scores, hits.scores.ravel(), atol=1.01e-6)
 
 

@@ -3,9 +3,9 @@ import pytest
 
 from closecall.errors import DataError
 from closecall.records import Judgment, Qrels, Run, ScoredDoc
+from closecall.slices import Slice
 from eval.compare import compare
 from eval.config import EvalConfig
-from eval.slices import Slice
 
 CONFIG = EvalConfig(measure="MRR", measures=(), resamples=999, min_slice_queries=5, min_groups=5)
 

@@ -6,11 +6,11 @@ import pytest
 from rich.console import Console
 
 from closecall.records import Document, Judgment, Qrels, Query, Run, ScoredDoc
+from closecall.slices import Slice
 from eval.artifact import verdict_json, write_per_query
 from eval.compare import compare
 from eval.config import EvalConfig
 from eval.report import Shown, markdown, rows, table
-from eval.slices import Slice
 from eval.verdict import decide
 
 

@@ -3,9 +3,9 @@ import re
 import pytest
 
 from closecall.records import Judgment, Qrels, Run, ScoredDoc
+from closecall.slices import Slice
 from eval.compare import compare
 from eval.config import EvalConfig
-from eval.slices import Slice
 from eval.verdict import EXIT_CODES, decide
 
 SETTINGS = {"measure": "MRR", "measures": (), "resamples": 999, "min_slice_queries": 10}

@@ -4,7 +4,7 @@ import pytest
 
 from closecall.errors import ConfigError
 from closecall.records import Document, Judgment, Qrels, Query
-from eval.slices import SliceSource, find_slices, has_identifier, script_of
+from closecall.slices import SliceSource, find_slices, has_identifier, script_of
 
 
 def source(queries, judgments=(), documents=(), truncated=()):

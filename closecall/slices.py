@@ -113,7 +113,7 @@ def _column_slices(queries: Sequence[Query], columns: Sequence[str] | None) -> l
     unknown = [name for name in columns if not values.get(name)]
     if unknown:
         raise ConfigError(
-            f"eval.slice_by: no query has a value (text, number, truth value) in the column {unknown[0]!r}; "
+            f"slice_by: no query has a value (text, number, truth value) in the column {unknown[0]!r}; "
             f"columns there are: {', '.join(values) or 'none'}"
         )
     slices = []
