@@ -13,6 +13,19 @@ from typing import Annotated
 
 import typer
 
+from closecall.mining_commands import audit, calibrate, export, judge_import
+from closecall.options import (
+    ConfigArgument,
+    GainOption,
+    JsonOption,
+    MeasureOption,
+    PositiveOption,
+    QuietOption,
+    SetOption,
+    print_result,
+    set_quiet,
+)
+
 app = typer.Typer(
     name="closecall",
     help="Mine hard negatives, fine-tune an embedding model on them, and get a verdict on held-out queries.\n\n"
@@ -27,22 +40,6 @@ app = typer.Typer(
 
 STOPPED = 130
 """The exit code that typer makes of Ctrl-C, without a word."""
-
-ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.")]
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override a setting; may be given several times."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="No progress and no remarks on stderr.")]
-MeasureOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--measure", "-m", metavar="NAME", help="nDCG@10, recall@5, hit@1, MRR, MAP@100, precision@5, judged@10."
-    ),
-]
-GainOption = Annotated[str, typer.Option(help="Gain of a grade in nDCG: exp (2^grade - 1) or linear.")]
-PositiveOption = Annotated[int, typer.Option("--positive-from", min=1, help="The lowest grade that is relevant.")]
 
 
 def _print_version(asked: bool) -> None:
@@ -70,9 +67,9 @@ def check(
     from closecall.check import lines
     from closecall.pipeline import load_experiment
 
-    _set_quiet(quiet)
+    set_quiet(quiet)
     report = load_experiment(config, set_ or ()).check()
-    _result(report if json_ else "\n".join(lines(report)))
+    print_result(report if json_ else "\n".join(lines(report)))
     raise typer.Exit(2 if "split_fault" in report else 0)
 
 
@@ -88,6 +85,12 @@ def split(
 def mine(config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False) -> None:
     """Mine hard negatives for the training queries from the base model's index."""
     _stage(config, set_, "mine", json_, quiet)
+
+
+app.command()(calibrate)
+app.command()(audit)
+app.command("judge-import")(judge_import)
+app.command()(export)
 
 
 @app.command()
@@ -127,7 +130,7 @@ def demo(
     """The whole workflow on real data from installed packages, in a few minutes; exit code 0 whatever the verdict."""
     from closecall.pipeline import demo_experiment
 
-    _set_quiet(quiet)
+    set_quiet(quiet)
     _print_verdict(demo_experiment(output, services, set_ or ()).run().folder, json_)
 
 
@@ -145,7 +148,7 @@ def measure(
     from eval.runs import measure_run, measure_text
 
     result = measure_run(qrels, run_, measures or ("nDCG@10", "recall@1", "recall@5", "MRR"), gain, positive_from)
-    _result(result.as_json(per_query) if json_ else measure_text(result, per_query))
+    print_result(result.as_json(per_query) if json_ else measure_text(result, per_query))
 
 
 @app.command()
@@ -199,16 +202,16 @@ def _stage(config: Path, assignments: list[str] | None, stage: str, as_json: boo
     """Run one stage and print its folder, or with --json its manifest."""
     from closecall.pipeline import load_experiment
 
-    _set_quiet(quiet)
+    set_quiet(quiet)
     artifact = getattr(load_experiment(config, assignments or ()), stage)()
-    _result({"folder": str(artifact.folder), **artifact.manifest} if as_json else str(artifact.folder))
+    print_result({"folder": str(artifact.folder), **artifact.manifest} if as_json else str(artifact.folder))
 
 
 def _verdict(config: Path, assignments: list[str] | None, stage: str, as_json: bool, quiet: bool) -> None:
     """Run the stages that end in a verdict, print it, and exit with its code."""
     from closecall.pipeline import load_experiment
 
-    _set_quiet(quiet)
+    set_quiet(quiet)
     artifact = getattr(load_experiment(config, assignments or ()), stage)()
     raise typer.Exit(_print_verdict(artifact.folder, as_json))
 
@@ -230,24 +233,8 @@ def _print_content(content: dict, as_json: bool) -> int:  # type: ignore[type-ar
     from eval.report import table
 
     console.print(table(content))
-    _result(content if as_json else content["sentence"])
+    print_result(content if as_json else content["sentence"])
     return int(content["exit_code"])
-
-
-def _set_quiet(quiet: bool) -> None:
-    from closecall.progress import console
-
-    console.quiet = quiet
-
-
-def _result(result: object) -> None:
-    """The result on stdout: text as it is, anything else as JSON."""
-    if isinstance(result, str):
-        typer.echo(result)
-    else:
-        import json
-
-        typer.echo(json.dumps(result, indent=1, ensure_ascii=False))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, get_args
 
@@ -122,7 +122,7 @@ def validate(settings: type[SettingsT], content: Mapping[str, Any], where: Path)
 def _fault(settings: type[BaseModel], fault: Any) -> str:
     key = ".".join(str(part) for part in fault["loc"])
     if fault["type"] == "extra_forbidden":
-        return _unknown_key(settings, [str(part) for part in fault["loc"]])
+        return _unknown_key(settings, fault["loc"])
     if fault["type"] == "missing":
         return f"{key}: missing; it has no default"
     message = fault["msg"].removeprefix("Value error, ")
@@ -131,24 +131,27 @@ def _fault(settings: type[BaseModel], fault: Any) -> str:
     return f"{key}: found {fault['input']!r}; {message[0].lower()}{message[1:]}"
 
 
-def _unknown_key(settings: type[BaseModel], keys: list[str]) -> str:
+def _unknown_key(settings: type[BaseModel], keys: Sequence[str | int]) -> str:
     owner: type[BaseModel] | None = settings
     for key in keys[:-1]:
-        owner = _section(owner, key) if owner else None
+        if isinstance(key, str):  # a number is a place in a list, whose section its key has led to
+            owner = _section(owner, key) if owner else None
     known = sorted(owner.model_fields) if owner else []
-    nearest = difflib.get_close_matches(keys[-1], known, n=1, cutoff=0.5)
+    nearest = difflib.get_close_matches(str(keys[-1]), known, n=1, cutoff=0.5)
     advice = f"did you mean {nearest[0]!r}?" if nearest else f"known keys: {', '.join(known)}"
-    return f"{'.'.join(keys)}: unknown key; {advice}"
+    return f"{'.'.join(map(str, keys))}: unknown key; {advice}"
 
 
 def _section(owner: type[BaseModel], key: str) -> type[BaseModel] | None:
     field = owner.model_fields.get(key)
-    if field is None:
-        return None
-    for candidate in (field.annotation, *get_args(field.annotation)):
-        if isinstance(candidate, type) and issubclass(candidate, BaseModel):
-            return candidate
-    return None
+    return None if field is None else _section_in(field.annotation)
+
+
+def _section_in(annotation: object) -> type[BaseModel] | None:
+    """The section in `X`, `X | None`, `tuple[X, ...]` or `Annotated[X, ...]`."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _section_in(part)) is not None), None)
 
 
 def _nearby(path: Path) -> str:

@@ -18,8 +18,9 @@ from closecall.errors import DataError, fault_list
 from closecall.judged import read_judged
 from closecall.manifest import sha256_file, sha256_json
 from closecall.readers import Item, Records, read_jsonl, read_records, resolve, text_fault
-from closecall.records import Document, Judgment, Qrels, Query
-from closecall.references import JudgmentFile, judgment_notes, reference_faults, split_faults
+from closecall.records import Document, Qrels, Query
+from closecall.references import JudgmentFile, grade_faults, judgment_notes, reference_faults, split_faults
+from closecall.reviewed import read_reviewed, with_reviewed
 from closecall.text import normalise
 from closecall.trec import read_qrels, split_files
 
@@ -40,6 +41,7 @@ class DataConfig(Settings):
     queries: DataPath | None = Field(None, description="the queries, JSONL; by default queries.jsonl in the folder")
     qrels: DataPath | None = Field(None, description="judgments: a TSV, or a folder of train, dev, test.tsv")
     judged: DataPath | None = Field(None, description="JSONL or YAML of query_id, query, relevant_docs")
+    reviewed: DataPath | None = Field(None, description="judgments of review, as judge-import writes them")
     positive_from: int = Field(1, ge=1, description="the lowest grade that counts as positive")
 
     @model_validator(mode="after")
@@ -105,6 +107,7 @@ class _Reading:
     corpus: Records[Document] | None = None
     queries: Records[Query] | None = None
     judgments: list[JudgmentFile] = field(default_factory=list)
+    reviewed: list[JudgmentFile] = field(default_factory=list)
     empty: Mapping[str, int] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -156,6 +159,7 @@ def load_dataset(data: DataConfig) -> Dataset:
     else:
         reading.attempt(lambda found: _read_queries(found, _named(data, data.queries, "queries.jsonl")))
         reading.attempt(lambda found: _read_qrels(found, data))
+    reading.attempt(lambda found: _read_reviewed(found, data.reviewed))
     _check_references(reading, data.positive_from)
     if reading.faults:
         raise DataError(fault_list(str(data.folder or data.corpus), reading.faults))
@@ -255,15 +259,22 @@ def _qrels_files(reading: _Reading, data: DataConfig) -> dict[str, Path]:
     return found
 
 
+def _read_reviewed(reading: _Reading, path: Path | None) -> None:
+    if path is not None:
+        file, faults = read_reviewed(path)
+        reading.reviewed.append(file)
+        reading.faults += faults
+
+
 def _check_references(reading: _Reading, positive_from: int) -> None:
-    for file in reading.judgments:
+    for file in (*reading.judgments, *reading.reviewed):
         reading.faults += reference_faults(file, reading.corpus, reading.queries)
     reading.faults += split_faults(reading.judgments)
-    grades = {row.judgment.relevance for file in reading.judgments for row in file.rows}
-    if grades and max(grades) < positive_from:
-        found = f"no judgment has grade {positive_from} (data.positive_from) or more, the highest is {max(grades)}"
-        advice = "lower data.positive_from or judge positives"
-        reading.faults.append(f"{reading.judgments[0].path}: {found}; {advice}")
+    for file in reading.reviewed:
+        known = reading.queries.lines if reading.queries else {}
+        reading.judgments, faults = with_reviewed(reading.judgments, file, known)
+        reading.faults += faults
+    reading.faults += grade_faults(reading.judgments, positive_from)
 
 
 def _dataset(reading: _Reading, data: DataConfig) -> Dataset:
@@ -274,18 +285,15 @@ def _dataset(reading: _Reading, data: DataConfig) -> Dataset:
         for file in reading.judgments
     }
     qrels = Qrels((row for rows in by_split.values() for row in rows), data.positive_from)
-    own = None if "all" in by_split else {split: _query_ids(rows) for split, rows in by_split.items()}
+    own = None if "all" in by_split else {split: tuple(Qrels(rows)) for split, rows in by_split.items()}
     queries = tuple(reading.queries.rows.values())
     dropped = sum(len(file.rows) for file in reading.judgments) - sum(map(len, by_split.values()))
     notes = [*reading.notes, *judgment_notes(queries, qrels, dropped)]
-    files = list(dict.fromkeys([reading.corpus.path, reading.queries.path, *(file.path for file in reading.judgments)]))
+    judged_in = (*reading.judgments, *reading.reviewed)
+    files = list(dict.fromkeys([reading.corpus.path, reading.queries.path, *(file.path for file in judged_in)]))
     documents = tuple(reading.corpus.rows.values())
     hashes = (_content_hash(files), _content_hash([reading.corpus.path]))
     return Dataset(documents, queries, qrels, own, tuple(notes), tuple(files), *hashes)
-
-
-def _query_ids(judgments: Iterable[Judgment]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(judgment.query_id for judgment in judgments))
 
 
 def _content_hash(files: Iterable[Path]) -> str:

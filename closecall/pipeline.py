@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 from pydantic import Field
@@ -21,11 +21,16 @@ from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.errors import ArtifactError, DataError
 from closecall.manifest import Artifact, artifact_key
 from closecall.progress import say
-from closecall.split import make_split, plan_split
+from closecall.split import make_split, plan_split, read_part, summary
 from closecall.vectors import VectorStore
 from eval.config import EvalConfig
 from finetune.config import FinetuneConfig
 from mining.config import MiningConfig
+
+if TYPE_CHECKING:
+    from mining.export import Exported
+    from mining.judge_import import Imported
+    from mining.sheet import Sheet
 
 LOCK = ".lock"
 DEMO_CONFIG = Path(__file__).resolve().parent.parent / "configs" / "demo.yaml"
@@ -50,8 +55,8 @@ class ExperimentConfig(Settings):
 class Experiment:
     """The stages of one config. What they share (corpus, encoder, vectors) is read once."""
 
-    def __init__(self, config: ExperimentConfig, output: Path) -> None:
-        self.config, self.output = config, output
+    def __init__(self, config: ExperimentConfig, output: Path, folder: Path) -> None:
+        self.config, self.output, self.folder = config, output, folder
         self.store = VectorStore(output / "vectors")
         self._lock = FileLock(output / LOCK)
         self._corpus: Corpus | None = None
@@ -127,7 +132,7 @@ class Experiment:
         self._check_columns(dataset)
         with self._alone():
             artifact = make_split(dataset, self.config.split, self.output / "split")
-        say(_split_line(artifact))
+        say(summary(artifact))
         return artifact
 
     def _check_columns(self, dataset: Dataset) -> None:
@@ -143,6 +148,46 @@ class Experiment:
         split = self._frozen_split()
         with self._alone():
             return mine(self.corpus, split, self.base, self.store, self.config.mining, self.output / "mined")
+
+    def calibrate(self, depth: int | None = None) -> Artifact:
+        """What each margin and rank window would leave of one search, and the margin to mine with."""
+        from mining.stage import calibrate
+
+        split, folder = self._frozen_split(), self.output / "calibration"
+        with self._alone():
+            wanted = depth or self.config.mining.max_depth
+            return calibrate(self.corpus, split, self.base, self.store, self.config.mining, wanted, folder)
+
+    def audit(self, rows: int, folder: Path | None) -> Sheet:
+        """The most suspicious candidates of the mined artifact as a sheet to mark, by default in `audit/`."""
+        from mining.sheet import audit
+
+        split = self._frozen_split()
+        documents, reviewed = self.corpus.documents, self.reviewed
+        mined, place = self._mined(split), folder or self.output / "audit"
+        return audit(mined, split, documents, self.config.mining, reviewed, rows, place)
+
+    def judge_import(self, sheet: Path) -> Imported:
+        """The marks of a sheet as judgments in the file of `data.reviewed`, or in `reviewed.tsv` beside the config."""
+        from mining.judge_import import import_marks
+
+        train, mined = read_part(self._frozen_split(), "train"), Artifact.find(self.output / "mined", "mine")
+        return import_marks(sheet, self.corpus.documents, train, self.reviewed, mined)
+
+    @property
+    def reviewed(self) -> Path:
+        """Where judgments of reviews are."""
+        return self.config.data.reviewed or self.folder / "reviewed.tsv"
+
+    def export(self, form: str, folder: Path | None, negatives: int | None) -> Exported:
+        """The mined triples in the form that another trainer reads, by default in `export/FORM`."""
+        from mining.artifact import read_triples
+        from mining.export import export
+
+        mined = self._mined(self._frozen_split())
+        documents = {document.doc_id: document for document in self.corpus.documents}
+        place = folder or self.output / "export" / form
+        return export(read_triples(mined), form, place, negatives, documents, mined.key)
 
     def finetune(self) -> Artifact:
         """Train on the mined triples and keep the best step on dev."""
@@ -235,7 +280,8 @@ def load_experiment(
     for name, value in (values or {}).items():
         content[name] = value if isinstance(value, str) else {**content.get(name, {}), **value}
     config = validate(ExperimentConfig, override(content, assignments), path)
-    return Experiment(config, config.output or path.resolve().parent / f"{path.stem}-artifacts")
+    folder = path.resolve().parent
+    return Experiment(config, config.output or folder / f"{path.stem}-artifacts", folder)
 
 
 def demo_experiment(output: Path, services: str, assignments: Sequence[str] = ()) -> Experiment:
@@ -251,13 +297,3 @@ def demo_experiment(output: Path, services: str, assignments: Sequence[str] = ()
     )
     here: dict[str, Any] = {"output": str(output.resolve()), "data": {"folder": str((output / "data").resolve())}}
     return load_experiment(DEMO_CONFIG, assignments, here)
-
-
-def _split_line(artifact: Artifact) -> str:
-    counts = artifact.manifest["counts"]
-    aside = "".join(f"; {count:,} set aside: {reason}" for reason, count in counts["set_aside"].items() if count)
-    leaks = "".join(f"; LEAK {kind}: {count:,} queries" for kind, count in counts["leaks"].items())
-    own = ", the dataset's own" if counts["own_splits"] else ""
-    sizes = ", ".join(f"{name} {counts[name]:,}" for name in ("train", "dev", "test"))
-    moved = "".join(f"; {counts[what]:,} {what} since" for what in ("added", "removed") if counts[what])
-    return f"split: {sizes} queries in {counts['groups']:,} groups{own}{moved}{aside}{leaks}"

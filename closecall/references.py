@@ -56,6 +56,15 @@ def split_faults(files: Iterable[JudgmentFile]) -> list[str]:
     return faults
 
 
+def grade_faults(files: Sequence[JudgmentFile], positive_from: int) -> list[str]:
+    """The fault of judgments among which no grade counts as positive."""
+    grades = {row.judgment.relevance for file in files for row in file.rows}
+    if not grades or max(grades) >= positive_from:
+        return []
+    found = f"no judgment has grade {positive_from} (data.positive_from) or more, the highest is {max(grades)}"
+    return [f"{files[0].path}: {found}; lower data.positive_from or judge positives"]
+
+
 def judgment_notes(queries: Iterable[Query], qrels: Qrels, dropped: int) -> list[str]:
     """Counts of queries that no measure can use, and of judgments dropped with their documents, for people."""
     ids = [query.query_id for query in queries]
@@ -85,7 +94,7 @@ def _unknown(
     where = place(path, [line for _, line in bad])
     what = f"{word} {ids[0]!r} is" if len(ids) == 1 else f"{len(ids):,} {word}s ({some(map(repr, ids))}) are"
     none = f" (no {word} of the file is)" if none_known and len(named) > 1 else ""
-    reason = _reason(ids[:_SAMPLE], known, others, none_known)
+    reason = likely_reason(ids[:_SAMPLE], known, others, none_known)
     return [f"{where}: {what} not in {source}{none}; {reason or 'add it or drop the line'}"]
 
 
@@ -109,7 +118,7 @@ _FORMS: tuple[tuple[Callable[[str], str], str], ...] = (
 )
 
 
-def _reason(ids: Sequence[str], known: Collection[str], others: Collection[str], none_known: bool) -> str | None:
+def likely_reason(ids: Sequence[str], known: Collection[str], others: Collection[str], none_known: bool) -> str | None:
     """The likely reason that ids are unknown, if it holds for half of them."""
     if 2 * sum(name in others for name in ids) > len(ids):
         return "they are ids of the other file: are the columns swapped? the order is query-id, corpus-id, score"

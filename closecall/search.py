@@ -31,6 +31,9 @@ def rounded(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     return np.asarray(np.round(scores.astype(np.float64), SCORE_DECIMALS) + 0.0, dtype=np.float64)
 
 
+TIE_SLACK = 8
+"""So many more are fetched than asked for: ties at the cut end within them, but for corpora full of copies."""
+
 SCORED_AT_ONCE = 4096
 """Pairs whose vectors are gathered at once: 12 MiB at 384 dimensions."""
 
@@ -66,7 +69,7 @@ class ExactIndex:
         depth = min(depth, len(self))
         if depth == 0 or len(queries) == 0:
             return Hits(np.empty((len(queries), depth), np.int64), np.empty((len(queries), depth)))
-        fetch = min(depth + 1, len(self))
+        fetch = min(depth + TIE_SLACK, len(self))
         scores, rows = self._nearest(queries, fetch)
         open_tie = np.flatnonzero(scores[:, depth - 1] == scores[:, -1]) if fetch > depth else np.empty(0, np.int64)
         scores, rows = self._by_id_in_ties(scores, rows)

@@ -60,6 +60,17 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
     return Artifact.open(folder, "split")
 
 
+def summary(artifact: Artifact) -> str:
+    """One line: the sizes of the parts, what is set aside, and what leaks."""
+    counts = artifact.manifest["counts"]
+    aside = "".join(f"; {count:,} set aside: {reason}" for reason, count in counts["set_aside"].items() if count)
+    leaks = "".join(f"; LEAK {kind}: {count:,} queries" for kind, count in counts["leaks"].items())
+    own = ", the dataset's own" if counts["own_splits"] else ""
+    sizes = ", ".join(f"{name} {counts[name]:,}" for name in ("train", "dev", "test"))
+    moved = "".join(f"; {counts[what]:,} {what} since" for what in ("added", "removed") if counts[what])
+    return f"split: {sizes} queries in {counts['groups']:,} groups{own}{moved}{aside}{leaks}"
+
+
 def plan_split(dataset: Dataset, config: SplitConfig, folder: Path) -> tuple[Assignment, Leaks]:
     """The parts that `make_split` would write, and their leaks; nothing is written."""
     return _plan(dataset, config, folder, _prior(folder, _settings(dataset, config)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +23,7 @@ from mining.filters import OUTCOMES
 TRIPLES = "triples.parquet"
 DROPPED = "dropped.parquet"
 STATS = "stats.json"
+CALIBRATION = "calibration.json"
 
 Integers = npt.NDArray[np.int64]
 
@@ -207,6 +209,16 @@ class Pairs:
     guide_score: npt.NDArray[np.float64] | None = None
     """float64 (n_pairs,): the guide's score of the two; None without a guide."""
 
+    @cached_property
+    def doc_ids(self) -> pa.Array:
+        """The ids of all documents."""
+        return pa.array([document.doc_id for document in self.documents], pa.string())
+
+    @cached_property
+    def query_ids(self) -> pa.Array:
+        """The ids of all queries."""
+        return pa.array([query.query_id for query in self.queries], pa.string())
+
     def __len__(self) -> int:
         return len(self.query)
 
@@ -220,13 +232,13 @@ def triples_table(found: Found, pairs: Pairs, base: str | None, first: int, last
     guide = None if pairs.guide_score is None else pairs.guide_score[part]
     return pa.table(
         [
-            pa.array([pairs.queries[number].query_id for number in pairs.query[part].tolist()], pa.string()),
+            pairs.query_ids.take(pa.array(pairs.query[part])),
             pa.array([pairs.queries[number].text for number in pairs.query[part].tolist()], pa.string()),
-            pa.array([pairs.documents[row].doc_id for row in pairs.positive[part].tolist()], pa.string()),
+            pairs.doc_ids.take(pa.array(pairs.positive[part])),
             pa.array([pairs.documents[row].full_text for row in pairs.positive[part].tolist()], pa.string()),
             pa.array(pairs.score[part]),
             _optional(guide, last - first),
-            _lists(offsets, pa.array([pairs.documents[row].doc_id for row in kept.row.tolist()], pa.string())),
+            _lists(offsets, pairs.doc_ids.take(pa.array(kept.row))),
             _lists(offsets, pa.array([pairs.documents[row].full_text for row in kept.row.tolist()], pa.string())),
             _lists(offsets, pa.array(kept.score)),
             _lists(offsets, pa.array(kept.rank.astype(np.int64))),
@@ -241,9 +253,9 @@ def dropped_table(found: Found, pairs: Pairs, sources: SourceColumns) -> pa.Tabl
     """One row per dropped candidate. Ids are dictionary-encoded: they repeat by the thousand."""
     dropped = found.at(np.flatnonzero(found.outcome))
     columns = [
-        _named(pairs.query[dropped.pair], len(pairs.queries), lambda number: pairs.queries[number].query_id),
-        _named(pairs.positive[dropped.pair], len(pairs.documents), lambda row: pairs.documents[row].doc_id),
-        _named(dropped.row, len(pairs.documents), lambda row: pairs.documents[row].doc_id),
+        _named(pairs.query[dropped.pair], pairs.query_ids),
+        _named(pairs.positive[dropped.pair], pairs.doc_ids),
+        _named(dropped.row, pairs.doc_ids),
         pa.array(dropped.rank),
         pa.array(dropped.score),
         _optional(dropped.guide_score, len(dropped.row)),
@@ -262,10 +274,15 @@ class MinedWriter:
     def __init__(self, folder: Path, pairs: Pairs, sources: SourceColumns) -> None:
         self.pairs, self.sources, self._next = pairs, sources, 0
         dropped = dropped_schema(sources)
-        # Dictionaries for what repeats alone: trying one on every score costs more than all the rest.
-        names = [field.name for field in dropped if field.type == _NAME]
+        # Dictionaries for names and ranks, which repeat; none for scores, which would cost more than all the rest.
+        # Scores and document ids come in no order that snappy could use.
+        names = [field.name for field in dropped if field.type != pa.float64()]
+        raw = [field.name for field in dropped if field.type == pa.float64() or field.name == "doc_id"]
+        compression = {name: "none" if name in raw else "snappy" for name in dropped.names}
         self._triples = pq.ParquetWriter(folder / TRIPLES, TRIPLES_SCHEMA)
-        self._dropped = pq.ParquetWriter(folder / DROPPED, dropped, use_dictionary=names, write_statistics=False)
+        self._dropped = pq.ParquetWriter(
+            folder / DROPPED, dropped, use_dictionary=names, compression=compression, write_statistics=False
+        )
 
     def __enter__(self) -> MinedWriter:
         return self
@@ -358,11 +375,10 @@ def _lists(offsets: Integers, values: pa.Array) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
 
 
-def _named(numbers: Integers, size: int, name: Callable[[int], str]) -> pa.Array:
-    """The names of numbers below `size` as a dictionary that holds those alone that occur."""
-    place = np.zeros(size, dtype=np.int32)
+def _named(numbers: Integers, names: pa.Array) -> pa.Array:
+    """The names of numbers as a dictionary that holds those alone that occur."""
+    place = np.zeros(len(names), dtype=np.int32)
     place[numbers] = 1
     used = np.flatnonzero(place)
     place[used] = np.arange(len(used), dtype=np.int32)
-    names = pa.array([name(number) for number in used.tolist()], pa.string())
-    return pa.DictionaryArray.from_arrays(pa.array(place[numbers]), names)
+    return pa.DictionaryArray.from_arrays(pa.array(place[numbers]), names.take(pa.array(used)))

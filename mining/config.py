@@ -22,6 +22,8 @@ def _named_model(value: object) -> object:
     return {"name": value} if isinstance(value, str) else value
 
 
+_OF_CROSS_ENCODER = ("model_sha256", "max_length_tokens", "batch_size", "device")
+
 SourceModel = Annotated[ModelConfig, BeforeValidator(_named_model)]
 
 
@@ -46,13 +48,14 @@ class SourceConfig(Settings):
         """`bm25`, `{source: {run: FILE}}` and `{source: {dense: MODEL}}` as the fields they stand for."""
         if isinstance(value, str):
             return {"source": value}
-        inner = value.get("source") if isinstance(value, Mapping) else None
-        if not isinstance(inner, Mapping):
+        if not isinstance(value, Mapping) or not isinstance(inner := value.get("source"), Mapping):
             return value
         key = next(iter(inner), None)
         if len(inner) != 1 or key not in _OF_SOURCE:
             raise ValueError(f"source: found {dict(inner)!r}; write {{run: FILE}}, {{dense: MODEL}}, or one word")
-        return {**dict(value), "source": key, _OF_SOURCE[key]: inner[key]}  # type: ignore[call-overload]
+        if (of := _OF_SOURCE[key]) in value:
+            raise ValueError(f"`{of}` is given twice, inside `source` and beside it; keep one")
+        return {**value, "source": key, of: inner[key]}
 
     @model_validator(mode="after")
     def _belongs(self) -> SourceConfig:
@@ -101,6 +104,10 @@ class GuideConfig(Settings):
             raise ValueError("give either cross_encoder or encoder: the one model that scores again")
         if self.margin_fraction is None and self.margin is None:
             raise ValueError("give margin_fraction or margin: without either the guide drops nothing")
+        defaults = {name: field.default for name, field in type(self).model_fields.items()}
+        beside = [name for name in _OF_CROSS_ENCODER if getattr(self, name) != defaults[name]]
+        if self.encoder is not None and beside:
+            raise ValueError(f"{', '.join(beside)}: of cross_encoder alone; write it inside `encoder: {{name: MODEL}}`")
         return self
 
 
@@ -109,8 +116,7 @@ class MiningConfig(Settings):
 
     sources: tuple[SourceConfig, ...] = Field(
         (SourceConfig(source="dense"), SourceConfig(source="judged")),
-        min_length=1,
-        description="where candidates come from; one found by several is one candidate",
+        description="where candidates come from, at least one; one found by several is one candidate",
     )
     negatives: int = Field(4, ge=1, description="hard negatives per (query, positive)")
     depth: int = Field(50, ge=1, description="candidates per query and source before filters")
@@ -182,10 +188,12 @@ class MiningConfig(Settings):
         return faults
 
     def _source_faults(self) -> list[str]:
-        faults = []
+        faults = [] if self.sources else ["sources is empty; name one, such as dense, or leave it out"]
         counts = Counter(source.label for source in self.sources)
         if twice := sorted(label for label, count in counts.items() if count > 1):
             faults.append(f"two sources are called {twice[0]!r}; give one a `name`")
+        if "guide" in counts:
+            faults.append("a source is called 'guide', as the columns of the guide's scores are; give it a `name`")
         asked = sum(source.quota or 0 for source in self.sources)
         if asked > self.negatives:
             faults.append(f"the quotas of the sources add up to {asked}, more than negatives {self.negatives}")

@@ -44,6 +44,8 @@ SUSPECTED = ("outside_ranks", "outside_scores", "within_margin", "near_copy", "w
 
 CODE = {outcome: code for code, outcome in enumerate(OUTCOMES)}
 UNJUDGED = -1
+_NOISE = 1e-9
+"""Scores have 6 decimals; 0.3 - 0.1 is 0.19999999999999998, and a candidate with 0.2 is not above that."""
 
 
 def not_finite(scores: Scores) -> Mask:
@@ -96,9 +98,9 @@ def within_margin(
     """
     dropped = np.zeros(scores.shape, dtype=np.bool_)
     if margin_fraction is not None:
-        dropped |= scores > positive_scores - np.abs(positive_scores) * margin_fraction
+        dropped |= scores > positive_scores - np.abs(positive_scores) * margin_fraction + _NOISE
     if margin is not None:
-        dropped |= scores > positive_scores - margin
+        dropped |= scores > positive_scores - margin + _NOISE
     return dropped
 
 

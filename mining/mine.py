@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,7 +39,7 @@ from mining.filters import (
 from mining.guide import Guide
 from mining.known import judged_rows, known_documents
 from mining.overlap import WordOverlap
-from mining.select import Lane, choose, draw_keys, overused, pool, uniform
+from mining.select import Lane, choose, count_uses, draw_keys, overused, pool, uniform
 from mining.sources import Bm25Source, DenseSource, JudgedSource, RandomSource, RunSource, Source
 
 ABSENT = 255
@@ -69,6 +71,7 @@ class Miner:
         config: MiningConfig,
         outside: Outside | None = None,
     ) -> None:
+        _check_dimensions(query_vectors, document_vectors)
         self.part, self.config, self.query_vectors = part, config, query_vectors
         self.outside = outside or Outside()
         self.index = ExactIndex(document_vectors, [document.doc_id for document in documents])
@@ -91,15 +94,22 @@ class Miner:
         A query that is short of negatives is searched four times deeper, that one alone, until it has enough or the
         limit is reached; what it was given before is then judged again in the longer list.
         """
-        for first in range(0, len(self.part.queries), BLOCK_QUERIES):
-            begin, end = np.searchsorted(self.pairs.query, [first, first + BLOCK_QUERIES]).tolist()
-            if begin < end:
-                yield Found.joined(list(self._rounds(np.arange(begin, end)))), end
+        starts = range(0, len(self.part.queries), BLOCK_QUERIES)
+        edges = np.searchsorted(self.pairs.query, [*starts, len(self.part.queries)]).tolist()
+        blocks = [np.arange(begin, end) for begin, end in pairwise(edges) if begin < end]
+        # While a block is filtered and written on one core, the next one is searched on the others.
+        with ThreadPoolExecutor(1) as ahead:
+            searches = [ahead.submit(self.candidates, self.pairs.query[blocks[0]], self.config.depth)]
+            for number, pairs in enumerate(blocks):
+                candidates = searches.pop().result()
+                if number + 1 < len(blocks):
+                    queries = self.pairs.query[blocks[number + 1]]
+                    searches.append(ahead.submit(self.candidates, queries, self.config.depth))
+                yield Found.joined(list(self._rounds(pairs, candidates))), int(pairs[-1]) + 1
 
-    def _rounds(self, pairs: Integers) -> Iterator[Found]:
+    def _rounds(self, pairs: Integers, candidates: Candidates) -> Iterator[Found]:
         depth, limit = self.config.depth, min(self.config.max_depth, len(self.index))
-        while pairs.size:
-            candidates = self.candidates(self.pairs.query[pairs], depth)
+        while True:
             outcome, guide_score = self._judge(pairs, candidates)
             short = (outcome == CODE["kept"]).sum(axis=1) < self.config.negatives
             short = np.isin(self.pairs.query[pairs], self.pairs.query[pairs][short])
@@ -108,6 +118,9 @@ class Miner:
                 self._settle(self.pairs.query[pairs[done]], candidates.rows[done], outcome[done])
             yield _found(pairs, candidates, outcome, guide_score, np.flatnonzero(done))
             pairs, depth = pairs[~done], min(depth * 4, limit)
+            if not pairs.size:
+                return
+            candidates = self.candidates(self.pairs.query[pairs], depth)
 
     @property
     def _deepens(self) -> bool:
@@ -116,17 +129,22 @@ class Miner:
     def candidates(self, queries: Integers, depth: int) -> Candidates:
         """What the sources find for the query of each line, `depth` or the source's own number of documents each."""
         searched, line = np.unique(queries, return_inverse=True)
-        factor = depth / self.config.depth
         found = {}
         for config in self.config.sources:
-            wanted = depth if config.depth is None else int(config.depth * factor)
-            found[config.label] = self.sources[config.label].find(searched, wanted)
+            found[config.label] = self.sources[config.label].find(searched, self._wanted(config, depth))
         others = [name for name, hits in found.items() if name != self.base and (hits.rows != NOTHING).any()]
         if self.base is not None and not others:
             candidates = of_one(self.base, found[self.base], self.columns.scored)
         else:
             candidates = merge(found, self.columns.scored, self.base, self.index, self.query_vectors[searched])
         return candidates if len(searched) == len(queries) else candidates.lines(line)
+
+    def _wanted(self, config: SourceConfig, depth: int) -> int:
+        """How many a source is asked for at this depth of the search: its own number grows in proportion."""
+        own = config.depth or self.config.depth
+        if not self.sources[config.label].deepens:
+            return own
+        return min(own * depth // self.config.depth, max(own, self.config.max_depth))
 
     def marks(self, pairs: Integers, candidates: Candidates) -> list[tuple[str, Mask]]:
         """What the judgments and texts say of every candidate, as (reason, mask): no score is asked but for NaN."""
@@ -244,14 +262,13 @@ class Miner:
     def _settle(self, queries: Integers, rows: Integers, outcome: Outcomes) -> None:
         """Count what was kept for good: once per query, however many positives it is kept for."""
         line, column = np.nonzero(outcome == CODE["kept"])
-        once = np.unique(np.stack([rows[line, column], queries[line]]), axis=1)
-        np.add.at(self.uses, once[0], 1)
+        count_uses(self.uses, rows[line, column], queries[line])
 
     def _of_query(self, scores: Scores) -> Scores:
         """The score each pair's margins count from: its positive's, or the lowest of the query's positives."""
         if self.config.per == "positive":
             return scores
-        lowest = np.full(len(self.part.queries), np.inf)
+        lowest = np.full(len(self.part.queries), np.nan)
         np.fmin.at(lowest, self.pairs.query, scores)
         return lowest[self.pairs.query]
 
@@ -278,6 +295,14 @@ class Miner:
         guide = self.outside.guide
         guided = None if guide is None else guide.scores(query, positive)
         return Pairs(self.part.queries, documents, query, positive, score, guided)
+
+
+def _check_dimensions(query_vectors: Vectors, document_vectors: Vectors) -> None:
+    if query_vectors.shape[1] != document_vectors.shape[1]:
+        raise DataError(
+            f"mining: query vectors have {query_vectors.shape[1]} dimensions, the documents' "
+            f"{document_vectors.shape[1]}: they come from two models; encode both with one"
+        )
 
 
 def _positives(part: Part, documents: Sequence[Document]) -> tuple[Integers, Integers]:

@@ -53,16 +53,29 @@ def overused(chosen: Mask, rows: Integers, queries: Integers, uses: npt.NDArray[
     were chosen instead, this ends where no document is over its limit (deferred acceptance, Gale and Shapley 1962).
     """
     line, column = np.nonzero(chosen)
-    documents = rows[line, column]
-    pairs = np.unique(np.stack([documents, queries[line]]), axis=1)  # sorted by document, then by query
-    starts = np.searchsorted(pairs[0], pairs[0], "left")
-    number = np.arange(len(starts)) - starts + uses[pairs[0]]
-    excess = pairs[:, number >= max_uses]
+    documents, askers = rows[line, column], queries[line]
+    document, asker = _once(documents, askers)
+    starts = np.searchsorted(document, document, "left")
+    number = np.arange(len(starts)) - starts + uses[document]
+    excess = number >= max_uses
     result = np.zeros(chosen.shape, dtype=np.bool_)
-    if excess.size:
-        width = int(rows.max()) + 1
-        result[line, column] = np.isin(queries[line] * width + documents, excess[1] * width + excess[0])
+    result[line, column] = np.isin(_code(documents, askers), _code(document[excess], asker[excess]))
     return result
+
+
+def count_uses(uses: npt.NDArray[np.int32], rows: Integers, queries: Integers) -> None:
+    """Add to `uses`, by document row, the queries it became a negative of: once each, for however many positives."""
+    np.add.at(uses, _once(rows, queries)[0], 1)
+
+
+def _code(rows: Integers, queries: Integers) -> Integers:
+    return (rows << 32) | queries
+
+
+def _once(rows: Integers, queries: Integers) -> tuple[Integers, Integers]:
+    """Each different (document, query), sorted by document and then by query."""
+    codes = np.unique(_code(rows, queries))
+    return codes >> 32, codes & 0xFFFFFFFF
 
 
 def uniform(*hashes: Hashes | int) -> Scores:
@@ -73,7 +86,7 @@ def uniform(*hashes: Hashes | int) -> Scores:
     state = np.zeros(1, dtype=np.uint64)
     for value in hashes:
         state = _mixed(state + np.asarray(value, dtype=np.uint64) + np.uint64(0x9E3779B97F4A7C15))
-    return np.asarray((state >> np.uint64(11)).astype(np.float64) + 0.5) / 2.0**53
+    return np.asarray((state >> np.uint64(12)).astype(np.float64) + 0.5) / 2.0**52  # 53 bits and a half round to 1
 
 
 def _mixed(state: Hashes) -> Hashes:

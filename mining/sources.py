@@ -110,7 +110,7 @@ class Bm25Source:
 class RunSource:
     """The rankings of a TREC run file. What it says of queries that are not mined is not looked at."""
 
-    ranked, scored, deepens = True, True, False
+    ranked = scored = deepens = True
 
     def __init__(self, label: str, run: Run, documents: Sequence[Document], queries: Sequence[Query]) -> None:
         named = {query.query_id for query in queries}

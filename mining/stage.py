@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, Vectors, load_encoder
 from closecall.manifest import Artifact, sha256_file, up_to_date, writing
@@ -14,7 +16,10 @@ from closecall.slices import Slice, SliceSource, find_slices
 from closecall.split import Part, read_part
 from closecall.trec import read_run
 from closecall.vectors import VectorStore
-from mining.artifact import STATS, MinedWriter
+from mining.artifact import CALIBRATION, STATS, TRIPLES, MinedWriter
+from mining.calibrate import calibrate as calibrated
+from mining.calibrate import open_config
+from mining.calibrate_report import page
 from mining.config import GuideConfig, MiningConfig
 from mining.guide import (
     CrossEncoderGuide,
@@ -25,7 +30,7 @@ from mining.guide import (
     guide_folder,
 )
 from mining.mine import Miner, Outside
-from mining.report import summary
+from mining.report import examples, report_html, summary
 from mining.sources import facts_of
 from mining.stats import Statistics
 
@@ -71,10 +76,36 @@ def mine(
         miner = make_miner(corpus, part, encoder, store, config)
         stats = write_mined(miner, draft.folder, train_slices(part, corpus, config))
         draft.write_json(STATS, stats)
+        report = mined_page(stats, draft.folder, corpus, encoder, config)
+        draft.path("report.html").write_text(report, encoding="utf-8")
         draft.counts |= {key: stats[key] for key in ("queries", "pairs", "asked", "kept", "short", "retrieved")}
         draft.device = encoder.device
     say(summary(stats))
     return Artifact.open(folder, "mine")
+
+
+def calibrate(
+    corpus: Corpus,
+    split: Artifact,
+    encoder: Encoder,
+    store: VectorStore,
+    config: MiningConfig,
+    depth: int,
+    folder: Path,
+) -> Artifact:
+    """The artifact `calibration/`: what each margin and rank window would leave of one search to rank `depth`.
+
+    Of the split only the train part is opened, and nothing is encoded that mining would not encode.
+    """
+    looked_at = open_config(config, max(depth, config.negatives))
+    inputs = mine_inputs(corpus, split, encoder, looked_at)
+    with writing(folder, "calibrate", inputs=inputs, config=config.resolved() | {"calibrate_depth": depth}) as draft:
+        content = calibrated(make_miner(corpus, read_part(split, "train"), encoder, store, looked_at), config)
+        draft.write_json(CALIBRATION, content)
+        draft.path("report.html").write_text(page(content), encoding="utf-8")
+        draft.counts |= {key: content[key] for key in ("queries", "pairs", "depth")}
+        draft.device = encoder.device
+    return Artifact.open(folder, "calibrate")
 
 
 def make_miner(corpus: Corpus, part: Part, encoder: Encoder, store: VectorStore, config: MiningConfig) -> Miner:
@@ -113,7 +144,7 @@ def _guide(
 
 def write_mined(miner: Miner, folder: Path, slices: Sequence[Slice]) -> dict[str, Any]:
     """Mine, write the tables into the folder as blocks are done, and return the content of `stats.json`."""
-    stats = Statistics(miner.pairs, miner.config.negatives, list(miner.sources))
+    stats = Statistics(miner.pairs, miner.ceilings, miner.config.negatives, list(miner.sources))
     done = 0
     with (
         MinedWriter(folder, miner.pairs, miner.columns) as writer,
@@ -125,6 +156,14 @@ def write_mined(miner: Miner, folder: Path, slices: Sequence[Slice]) -> dict[str
             advance(last - done)
             done = last
     return stats.result(facts_of(miner.sources), slices)
+
+
+def mined_page(stats: dict[str, Any], folder: Path, corpus: Corpus, encoder: Encoder, config: MiningConfig) -> str:
+    """The HTML report of the tables in the folder."""
+    worst, drawn = examples(folder / TRIPLES, np.random.default_rng(config.seed))
+    used = {item["doc_id"] for item in stats["most_used"]}
+    texts = {document.doc_id: document.full_text for document in corpus.documents if document.doc_id in used}
+    return report_html(stats, config, worst, drawn, texts, f"fingerprint {encoder.fingerprint[:12]}")
 
 
 def train_slices(part: Part, corpus: Corpus, config: MiningConfig) -> list[Slice]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,11 +12,12 @@ import numpy.typing as npt
 from closecall.slices import Slice
 from mining.artifact import Found, Integers, Pairs
 from mining.filters import CODE, OUTCOMES, SUSPECTED
+from mining.select import count_uses
+from mining.survival import OPEN, Survival, gaps, survivors
 
 MOST_USED = 10
 BINS = 100
-EDGES = np.linspace(-1.0, 1.0, 2 * BINS + 1)
-"""Of the histograms of scores: 200 bins of 0.01."""
+"""Of the histograms: so many for scores from 0 to 1."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -23,11 +25,12 @@ Floats = npt.NDArray[np.float64]
 class Statistics:
     """Takes the candidates block by block; memory grows with pairs and kept negatives, not with candidates."""
 
-    def __init__(self, pairs: Pairs, negatives: int, sources: Sequence[str]) -> None:
-        self.pairs, self.negatives, self.sources = pairs, negatives, tuple(sources)
+    def __init__(self, pairs: Pairs, ceilings: Floats, negatives: int, sources: Sequence[str]) -> None:
+        self.pairs, self.ceilings, self.negatives, self.sources = pairs, ceilings, negatives, tuple(sources)
+        self.survival = Survival(negatives)
         self.counts = np.zeros((len(pairs), len(OUTCOMES)), dtype=np.int32)
         self.uses = np.zeros(len(pairs.documents), dtype=np.int32)
-        self.candidate_histogram = np.zeros(2 * BINS, dtype=np.int64)
+        self.candidates = Histogram()
         self.found = np.zeros((len(self.sources), 2), dtype=np.int64)
         self.kept_pair: list[Integers] = []
         self.kept_score: list[Floats] = []
@@ -38,9 +41,11 @@ class Statistics:
         first, last = int(block.pair[0]), int(block.pair[-1]) + 1
         codes = (block.pair - first) * size + block.outcome
         self.counts[first:last] += np.bincount(codes, minlength=(last - first) * size).reshape(-1, size)
-        self.candidate_histogram += _histogram(block.score[_unjudged(block)])
+        self.candidates.add(block.score[~_SETTLED[block.outcome]])
+        gap = gaps(block, self.ceilings)
+        self.survival.add(survivors(block, gap, _LEFT_TO_MARGIN[block.outcome], first, last - first))
         kept = np.flatnonzero(block.outcome == CODE["kept"])
-        np.add.at(self.uses, _once_per_query(block.row[kept], self.pairs.query[block.pair[kept]]), 1)
+        count_uses(self.uses, block.row[kept], self.pairs.query[block.pair[kept]])
         self.kept_pair.append(block.pair[kept])
         self.kept_score.append(block.score[kept])
         for number, name in enumerate(self.sources):
@@ -51,21 +56,20 @@ class Statistics:
         """The content of `stats.json`: retrieved = kept + dropped, asked = kept + short, in all and by slice."""
         pair = np.concatenate(self.kept_pair)
         score = np.concatenate(self.kept_score)
-        negatives = {"positive": self.pairs.score, "negative": score, "difference": self.pairs.score[pair] - score}
+        scores = {"positive": self.pairs.score, "negative": score, "difference": self.pairs.score[pair] - score}
         return {
             **self._counted(np.ones(len(self.pairs), dtype=np.bool_)),
             "sources": {
                 name: {"candidates": int(found), "kept": int(kept), **facts[name]}
                 for name, (found, kept) in zip(self.sources, self.found, strict=True)
             },
-            "scores": {name: distribution(values) for name, values in negatives.items()},
+            "scores": {name: distribution(values) for name, values in scores.items()},
             "histograms": {
-                "edges": [round(float(edge), 2) for edge in EDGES],
-                "positive": _histogram(self.pairs.score).tolist(),
-                "candidate": self.candidate_histogram.tolist(),
-                "negative": _histogram(score).tolist(),
-                "difference": _histogram(self.pairs.score[pair] - score).tolist(),
+                "edges": Histogram.edges(),
+                "candidate": self.candidates.counts.tolist(),
+                **{name: Histogram.of(values) for name, values in scores.items()},
             },
+            "survival": self.survival.as_json(),
             "most_used": self._most_used(),
             "slices": {item.name: self._counted(self._members(item)) for item in slices},
         }
@@ -95,11 +99,9 @@ class Statistics:
 
     def _most_used(self) -> list[dict[str, Any]]:
         """The documents that are a negative of most queries; ties by document id."""
-        used = np.flatnonzero(self.uses)
-        order = sorted(used.tolist(), key=lambda row: (-self.uses[row], self.pairs.documents[row].doc_id))
-        return [
-            {"doc_id": self.pairs.documents[row].doc_id, "queries": int(self.uses[row])} for row in order[:MOST_USED]
-        ]
+        used = [(-uses, row) for row, uses in enumerate(self.uses.tolist()) if uses]
+        most = heapq.nsmallest(MOST_USED, used, key=lambda item: (item[0], self.pairs.documents[item[1]].doc_id))
+        return [{"doc_id": self.pairs.documents[row].doc_id, "queries": -uses} for uses, row in most]
 
 
 def distribution(values: Floats) -> dict[str, float] | None:
@@ -110,20 +112,43 @@ def distribution(values: Floats) -> dict[str, float] | None:
     return {"mean": round(float(np.mean(values)), 4)} | {name: round(float(value), 4) for name, value in quantiles}
 
 
-def _histogram(scores: Floats) -> Integers:
-    """Counts in bins of 0.01 from -1 to 1; what lies beyond is counted in the last bin."""
-    bins = np.clip(np.floor(scores * BINS + BINS + 1e-9), 0, 2 * BINS - 1).astype(np.int64)
-    return np.bincount(bins, minlength=2 * BINS)
+class Histogram:
+    """Counts of scores in 200 bins of 0.01 from -1 to 1; what lies beyond is counted in the last bin."""
+
+    def __init__(self) -> None:
+        self.counts: Integers = np.zeros(2 * BINS, dtype=np.int64)
+
+    def add(self, scores: Floats) -> None:
+        """Count some scores."""
+        bins = np.clip(np.floor(scores * BINS + BINS + 1e-9), 0, 2 * BINS - 1).astype(np.int64)
+        self.counts += np.bincount(bins, minlength=2 * BINS)
+
+    @classmethod
+    def of(cls, scores: Floats) -> list[int]:
+        """The counts of these scores alone."""
+        histogram = cls()
+        histogram.add(scores)
+        return [int(count) for count in histogram.counts]
+
+    @staticmethod
+    def edges() -> list[float]:
+        """The 201 edges of the bins."""
+        return [round(number / BINS - 1, 2) for number in range(2 * BINS + 1)]
+
+    def distribution(self) -> dict[str, float] | None:
+        """Mean and quantiles to the middle of a bin; None when there are no scores."""
+        middles = (np.arange(2 * BINS) + 0.5) / BINS - 1
+        return distribution(np.repeat(middles, _at_most(self.counts, 100_000)))
 
 
-_JUDGED = (CODE["not_finite"], CODE["judged_positive"], CODE["partly_relevant"], CODE["same_text"])
+def _at_most(counts: Integers, total: int) -> Integers:
+    """The counts, scaled down where they are more in all; none that is above 0 becomes 0."""
+    scale = max(1.0, counts.sum() / total)
+    return np.asarray(np.ceil(counts / scale), dtype=np.int64)
 
 
-def _unjudged(block: Found) -> npt.NDArray[np.bool_]:
-    """The candidates that the judgments and texts leave open."""
-    return np.asarray(~np.isin(block.outcome, _JUDGED))
+_SETTLED = np.isin(np.arange(len(OUTCOMES)), [CODE[name] for name in OUTCOMES[1:5]])
+"""By outcome: whether the judgments or the text alone rule the candidate out."""
 
-
-def _once_per_query(rows: Integers, queries: Integers) -> Integers:
-    """The document row of each different (document, query)."""
-    return np.asarray(np.unique(np.stack([rows, queries]), axis=1)[0])
+_LEFT_TO_MARGIN = np.isin(np.arange(len(OUTCOMES)), OPEN)
+"""By outcome: whether the margin and what follows decided on the candidate."""

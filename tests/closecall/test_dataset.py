@@ -358,6 +358,84 @@ class TestOwnSplits:
         assert "holds both qrels.tsv and qrels/; set data.qrels to the one that counts" in found
 
 
+class TestReviewed:
+    def test_its_judgments_join_those_of_the_one_qrels_file(self, load, tmp_path):
+        dataset = load({"reviewed.tsv": "query-id\tcorpus-id\tscore\nq1\t007\t1\nq2\td1\t0\n"}, reviewed="reviewed.tsv")
+        assert dataset.qrels.positives("q1") == ["d1", "007"]
+        assert dataset.qrels.grades("q2") == {"d2": 1, "d1": 0}
+        assert dataset.own_splits is None
+        assert dataset.files[-1] == tmp_path / "reviewed.tsv"
+
+    def test_a_query_that_was_judged_in_review_alone_is_judged(self, load):
+        changes = more("queries.jsonl", '{"_id": "q3", "text": "hello"}') | {"reviewed.tsv": "q3\t007\t1\n"}
+        assert load(changes, reviewed="reviewed.tsv").qrels.positives("q3") == ["007"]
+
+    def test_they_join_judged_queries_too(self, load):
+        changes = {"judged.jsonl": JUDGED, "reviewed.tsv": "q1\td2\t0\n"}
+        dataset = load(changes, judged="judged.jsonl", reviewed="reviewed.tsv")
+        assert dataset.qrels.grades("q1") == {"d1": 1, "d2": 0}
+
+    def test_with_own_splits_each_joins_the_split_its_query_is_in(self, load):
+        dataset = load(OWN | {"reviewed.tsv": "q1\td2\t1\nq2\td1\t0\n"}, reviewed="reviewed.tsv")
+        assert dataset.own_splits == {"train": ("q1",), "test": ("q2",)}
+        assert dataset.qrels.positives("q1") == ["d1", "d2"]
+        assert dataset.qrels.grades("q2") == {"d2": 1, "d1": 0}
+
+    def test_they_change_the_hash_of_the_dataset_and_not_that_of_the_corpus(self, load):
+        before = load()
+        hashes = set()
+        for line in ("q1\t007\t1\n", "q1\t007\t0\n"):
+            dataset = load({"reviewed.tsv": line}, reviewed="reviewed.tsv")
+            hashes.add(dataset.sha256)
+            assert dataset.corpus_sha256 == before.corpus_sha256
+        assert len(hashes | {before.sha256}) == 3
+
+    def test_a_judgment_that_says_the_same_as_the_datasets_is_no_fault(self, load):
+        dataset = load({"reviewed.tsv": "q1\td1\t2\n"}, reviewed="reviewed.tsv")
+        assert dataset.qrels.grades("q1") == {"d1": 2, "d2": 0}
+
+    def test_another_grade_than_the_datasets_is_a_fault_that_names_both_lines(self, faults):
+        assert faults({"reviewed.tsv": "q2\td1\t1\nq1\td2\t1\n"}, reviewed="reviewed.tsv") == [
+            "reviewed.tsv line 2: query 'q1' and document 'd2' have grade 1, but grade 0 in qrels.tsv line 3; keep one"
+        ]
+
+    def test_its_faults_are_reported_with_those_of_the_other_files(self, faults):
+        changes = more("qrels.tsv", "q1\td93\t1") | {"reviewed.tsv": "q1\td94\t1\nq9\td1\t0\nq1\td2\t-1\n"}
+        assert [fault.partition(" is ")[0] for fault in faults(changes, reviewed="reviewed.tsv")] == [
+            "reviewed.tsv line 3: grade -1",
+            "qrels.tsv line 5: doc_id 'd93'",
+            "reviewed.tsv line 1: doc_id 'd94'",
+            "reviewed.tsv line 2: query_id 'q9'",
+        ]
+
+    def test_with_own_splits_a_query_that_none_judges_is_a_fault(self, faults):
+        changes = OWN | more("queries.jsonl", '{"_id": "q3", "text": "hello"}') | {"reviewed.tsv": "q3\td1\t1\n"}
+        assert faults(changes, reviewed="reviewed.tsv") == [
+            "reviewed.tsv line 1: query 'q3' is judged in none of train.tsv, test.tsv, so it belongs to no split; "
+            "judge it there, or drop the line"
+        ]
+
+    def test_with_own_splits_an_unknown_query_is_one_fault(self, faults):
+        assert faults(OWN | {"reviewed.tsv": "q9\td1\t1\n"}, reviewed="reviewed.tsv") == [
+            "reviewed.tsv line 1: query_id 'q9' is not in queries.jsonl; add it or drop the line"
+        ]
+
+    def test_a_header_alone_holds_no_judgments_and_is_no_fault(self, load):
+        dataset = load({"reviewed.tsv": "query-id\tcorpus-id\tscore\n"}, reviewed="reviewed.tsv")
+        assert list(dataset.qrels.judgments()) == list(load().qrels.judgments())
+
+    def test_a_file_that_is_not_there_says_who_writes_it(self, faults):
+        (fault,) = faults({}, reviewed="reviewed.tsv")
+        assert fault.startswith("reviewed.tsv does not exist, nor does reviewed.tsv.gz; ")
+        assert fault.endswith("; `closecall judge-import` writes it, leave data.reviewed out until then")
+
+    def test_a_judgment_on_a_document_without_text_goes_with_it_and_is_counted(self, load):
+        changes = more("corpus.jsonl", '{"_id": "e1", "text": ""}') | {"reviewed.tsv": "q1\te1\t1\n"}
+        dataset = load(changes, reviewed="reviewed.tsv")
+        assert dataset.qrels.positives("q1") == ["d1"]
+        assert "1 judgments of documents without text were dropped with them" in dataset.notes
+
+
 class TestJudged:
     def test_jsonl_gives_queries_judgments_and_metadata(self, load):
         more_lines = '{"query_id": "q2", "query": "password", "relevant_docs": {"d2": 2, "007": 0}}\n'

@@ -61,9 +61,7 @@ def test_the_columns_of_the_split_itself_are_no_slices():
 
 def test_an_unknown_column_is_an_error_that_names_the_columns_there():
     queries = source({"q1": (LONG, {"topic": "mail", "year": 2024})})
-    message = (
-        r"slice_by: no query has a value \(text, .*\) in the column 'topics'; columns there are: topic, year"
-    )
+    message = r"slice_by: no query has a value \(text, .*\) in the column 'topics'; columns there are: topic, year"
     with pytest.raises(ConfigError, match=message):
         find_slices(queries, ["topics"])
     with pytest.raises(ConfigError, match="columns there are: none"):

@@ -27,7 +27,7 @@ def experiment(config_file):
 def test_the_artifact_holds_triples_dropped_candidates_stats_and_a_report(experiment):
     artifact = experiment.mine()
     files = sorted(path.name for path in artifact.folder.iterdir())
-    assert files == sorted(["manifest.json", "report.md", STATS, TRIPLES, DROPPED])
+    assert files == sorted(["manifest.json", "report.html", STATS, TRIPLES, DROPPED])
     assert sorted(artifact.manifest["files"]) == sorted(set(files) - {"manifest.json"})
 
 
@@ -81,14 +81,14 @@ def test_mining_twice_from_nothing_gives_the_same_bytes(experiment, config_file,
     assert first.manifest["files"] == second.manifest["files"]
 
 
-def test_the_report_says_what_was_asked_kept_and_short(experiment, said):
+def test_the_report_says_what_was_asked_kept_and_short_and_shows_examples(experiment, said):
     artifact = experiment.mine()
-    stats, report = artifact.read_json(STATS), artifact.file("report.md").read_text(encoding="utf-8")
-    assert report.startswith("# Mined hard negatives\n")
+    stats, report = artifact.read_json(STATS), artifact.file("report.html").read_text(encoding="utf-8")
     assert f"Asked {stats['asked']:,} = kept {stats['kept']:,} + short {stats['short']:,}." in report
-    assert f"Retrieved {stats['retrieved']:,} = kept {stats['kept']:,} + dropped " in report
-    triple = read_triples(artifact)[0]
-    assert f"- **{triple.query}** ({triple.query_id})\n  - positive {triple.positive_id}" in report
+    assert f"Kept {stats['kept']:,} hard negatives of {stats['retrieved']:,} candidates" in report
+    assert report.count("<article>") == 20
+    for used in stats["most_used"]:
+        assert f"<th>{used['doc_id']}</th>" in report
     assert f"mine: {stats['kept']:,} hard negatives for {stats['pairs']:,} (query, positive) pairs" in said.getvalue()
 
 

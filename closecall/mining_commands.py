@@ -1,0 +1,83 @@
+"""The commands around mining: choose a margin, review candidates, take marks over, write for other trainers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from closecall.options import ConfigArgument, JsonOption, QuietOption, SetOption, print_result, say, set_quiet
+
+
+def calibrate(
+    config: ConfigArgument,
+    depth: Annotated[
+        int | None, typer.Option(min=1, help="How deep each query is searched; default: mining.max_depth.")
+    ] = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+    quiet: QuietOption = False,
+) -> None:
+    """Show what each mining margin and rank window would leave, from one search, and propose a margin."""
+    from closecall.pipeline import load_experiment
+    from mining.calibrate_report import show
+
+    set_quiet(quiet)
+    artifact = load_experiment(config, set_ or ()).calibrate(depth)
+    print_result(show(artifact, json_))
+
+
+def audit(
+    config: ConfigArgument,
+    to: Annotated[Path | None, typer.Option(help="Folder for the sheet; default: audit/ in the output.")] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Candidates to show.")] = 100,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write a sheet of suspicious negatives and of dropped candidates, for a person to mark."""
+    from closecall.pipeline import load_experiment
+
+    sheet = load_experiment(config, set_ or ()).audit(rows, to)
+    print_result({**vars(sheet), "csv": str(sheet.csv), "html": str(sheet.html)} if json_ else str(sheet.csv))
+    say(f"{sheet.kept:,} kept negatives and {sheet.dropped:,} dropped candidates to mark; as a page: {sheet.html}")
+
+
+def judge_import(
+    config: ConfigArgument,
+    sheet: Annotated[Path, typer.Argument(metavar="SHEET", help="review.csv with marks.")],
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Turn the marks of a sheet into judgments: relevant -> positive, not_relevant -> certified negative."""
+    from closecall.pipeline import load_experiment
+
+    experiment = load_experiment(config, set_ or ())
+    found = experiment.judge_import(sheet)
+    print_result(
+        {**vars(found), "reviewed": str(found.reviewed), "provenance": str(found.provenance)}
+        if json_
+        else str(found.reviewed)
+    )
+    say(found.sentence)
+    if experiment.config.data.reviewed is None:
+        say(f"to use them, write under `data:` in {config}\n  reviewed: {found.reviewed}")
+
+
+def export(
+    config: ConfigArgument,
+    form: Annotated[
+        str,
+        typer.Option(help="n-tuple, triplet, labeled-pair, labeled-list, flagembedding or tevatron."),
+    ],
+    to: Annotated[Path | None, typer.Option(help="Folder to write; default: export/FORM in the output.")] = None,
+    negatives: Annotated[int | None, typer.Option(min=1, help="Hard negatives per positive; default: all.")] = None,
+    set_: SetOption = None,
+    json_: JsonOption = False,
+) -> None:
+    """Write the mined triples in the form that another trainer reads."""
+    from closecall.pipeline import load_experiment
+
+    found = load_experiment(config, set_ or ()).export(form, to, negatives)
+    print_result(found.as_json() if json_ else str(found.folder))
+    say(found.sentence)
