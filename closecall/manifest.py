@@ -113,7 +113,8 @@ def artifact_key(stage: str, inputs: Mapping[str, str], config: Mapping[str, Any
 def _code_sha256() -> str:
     """A hash of closecall's own sources: what other code wrote is never taken for up to date."""
     root = Path(__file__).resolve().parent.parent
-    files = sorted(path for name in PACKAGES for path in (root / name).glob("*.py"))
+    patterns = ("*.py", "templates/*.j2")
+    files = sorted(path for name in PACKAGES for pattern in patterns for path in (root / name).glob(pattern))
     return sha256_json([[path.relative_to(root).as_posix(), sha256_file(path)] for path in files])
 
 

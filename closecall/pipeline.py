@@ -165,14 +165,16 @@ class Experiment:
         split = self._frozen_split()
         documents, reviewed = self.corpus.documents, self.reviewed
         mined, place = self._mined(split), folder or self.output / "audit"
-        return audit(mined, split, documents, self.config.mining, reviewed, rows, place)
+        with self._alone():
+            return audit(mined, split, documents, self.config.mining, reviewed, rows, place)
 
     def judge_import(self, sheet: Path) -> Imported:
         """The marks of a sheet as judgments in the file of `data.reviewed`, or in `reviewed.tsv` beside the config."""
         from mining.judge_import import import_marks
 
         train, mined = read_part(self._frozen_split(), "train"), Artifact.find(self.output / "mined", "mine")
-        return import_marks(sheet, self.corpus.documents, train, self.reviewed, mined)
+        with self._alone():
+            return import_marks(sheet, self.corpus.documents, train, self.reviewed, mined)
 
     @property
     def reviewed(self) -> Path:

@@ -46,7 +46,7 @@ class ExactIndex:
             raise ValueError(f"{len(vectors)} vectors for {len(doc_ids)} document ids")
         if not np.isfinite(vectors @ np.ones(vectors.shape[1], dtype=np.float32)).all():
             raise ValueError("a document vector is not finite; FAISS would rank it anywhere")
-        self.doc_ids, self._vectors = doc_ids, vectors
+        self.doc_ids, self._vectors = doc_ids, np.asarray(vectors)
         order = np.argsort(np.asarray(doc_ids, dtype=object), kind="stable")
         self.id_rank = np.empty(len(order), dtype=np.int32)
         """int32 (n_documents,): the place of each document in the order of ids, which decides ties."""

@@ -279,7 +279,7 @@ class MinedWriter:
         names = [field.name for field in dropped if field.type != pa.float64()]
         raw = [field.name for field in dropped if field.type == pa.float64() or field.name == "doc_id"]
         compression = {name: "none" if name in raw else "snappy" for name in dropped.names}
-        self._triples = pq.ParquetWriter(folder / TRIPLES, TRIPLES_SCHEMA)
+        self._triples = pq.ParquetWriter(folder / TRIPLES, TRIPLES_SCHEMA, use_dictionary=False, write_statistics=False)
         self._dropped = pq.ParquetWriter(
             folder / DROPPED, dropped, use_dictionary=names, compression=compression, write_statistics=False
         )
@@ -323,9 +323,13 @@ def _triple(row: dict[str, Any]) -> Triple:
     return Triple(**row, negatives=tuple(negatives))
 
 
-def read_dropped(artifact: Artifact, reasons: Sequence[str] | None = None) -> list[Dropped]:
-    """The dropped candidates of a mined artifact, of these reasons alone where some are given."""
+def read_dropped(
+    artifact: Artifact, reasons: Sequence[str] | None = None, max_rank: int | None = None
+) -> list[Dropped]:
+    """The dropped candidates of a mined artifact: of these reasons alone, down to this rank, where they are given."""
     table = pq.read_table(artifact.file(DROPPED))
+    if max_rank is not None:
+        table = table.filter(pc.less_equal(table["rank"], max_rank))
     if reasons is not None:
         table = table.filter(pc.is_in(table["reason"].cast(pa.string()), pa.array(reasons, pa.string())))
     return read_dropped_table(table)

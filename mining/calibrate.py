@@ -1,4 +1,4 @@
-"""Which margin to mine with: from one search, what would survive each margin and rank window, and what it would risk."""
+"""Which margin to mine with: from one search, what each margin and rank window would leave, and what it would risk."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def open_config(config: MiningConfig, depth: int) -> MiningConfig:
 def calibrate(miner: Miner, config: MiningConfig) -> dict[str, Any]:
     """The content of `calibration.json`, from a miner with `open_config`; `config` has the settings in use."""
     tally = _Tally.of(miner)
-    for block, _ in miner.blocks():
-        tally.add(block)
+    for block, last in miner.blocks():
+        tally.add(block, last)
     return tally.result(config)
 
 
@@ -54,6 +54,8 @@ class _Tally:
     windows: Mapping[int, Survival]
     risks: Mapping[int, Risk]
     candidates: Histogram
+    counted: int = 0
+    """Pairs so far."""
 
     @classmethod
     def of(cls, miner: Miner) -> _Tally:
@@ -61,9 +63,9 @@ class _Tally:
         windows = {first: Survival(negatives) for first in FIRST_RANKS}
         return cls(miner, windows, {first: Risk(negatives) for first in FIRST_RANKS}, Histogram())
 
-    def add(self, block: Found) -> None:
-        """Count a block, once for each window."""
-        first, pairs = int(block.pair[0]), int(block.pair[-1]) - int(block.pair[0]) + 1
+    def add(self, block: Found, last: int) -> None:
+        """Count the pairs up to before `last`, once for each window."""
+        first, pairs, self.counted = self.counted, last - self.counted, last
         gap = gaps(block, self.miner.ceilings)
         left_open = np.isin(block.outcome, OPEN)
         self.candidates.add(block.score[left_open])

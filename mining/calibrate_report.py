@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, select_autoescape
 from rich.console import Group
 from rich.table import Table
 from rich.text import Text
@@ -13,6 +12,8 @@ from rich.text import Text
 from closecall.manifest import Artifact
 from closecall.progress import console, say
 from mining.artifact import CALIBRATION
+from mining.pages import render
+from mining.pictures import curve_picture, histogram_picture
 
 SHOWN = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 BAR = 24
@@ -102,20 +103,18 @@ def _scores(content: Mapping[str, Any]) -> list[str]:
 
 def page(content: Mapping[str, Any]) -> str:
     """The whole calibration as a self-contained HTML page."""
-    environment = Environment(loader=PackageLoader("mining"), autoescape=select_autoescape(default=True))
-    return environment.get_template("calibration.html.j2").render(
+    return render(
+        "calibration.html.j2",
         content=content,
         sentence=sentence(content),
         notes=[*_notes(content), *_scores(content)],
-        header=HEADER[1:],
+        header=[title for title in HEADER if title],
         tables={"margin_fraction": margin_rows(content), "first rank": window_rows(content)},
         pictures=_pictures(content),
     )
 
 
 def _pictures(content: Mapping[str, Any]) -> list[str]:
-    from mining.pictures import curve_picture, histogram_picture
-
     margins, window = content["margin_fraction"], content["windows"]["1"]
     curves = {
         "pairs with all negatives": [count / window["pairs"] for count in window["filled"]],

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,18 @@ class Exported:
     unused: int
     """Hard negatives of the written pairs beyond the number asked for."""
 
+    def as_json(self) -> dict[str, Any]:
+        """Everything, with paths as text."""
+        return {**vars(self), "folder": str(self.folder), "files": [str(file) for file in self.files]}
+
+    @property
+    def sentence(self) -> str:
+        """The counts for a person."""
+        left = f"; {self.left_out:,} (query, positive) pairs left out: {self.why}" if self.left_out else ""
+        repeats = f"; {self.repeats:,} repeated pairs written once" if self.repeats else ""
+        unused = f"; {self.unused:,} more hard negatives not asked for" if self.unused else ""
+        return f"export: {self.rows:,} rows as {self.form}{left}{repeats}{unused}"
+
 
 def export(
     triples: Sequence[Triple],
@@ -81,8 +94,8 @@ def export(
     counts = {
         "rows": len(rows),
         "left_out": len(triples) - len(chosen),
-        "repeats": len(chosen) + _number(chosen) - len(rows) if form == "labeled-pair" else 0,
-        "unused": _number(whole) - _number(chosen),
+        "repeats": len(chosen) + _negatives(chosen) - len(rows) if form == "labeled-pair" else 0,
+        "unused": _negatives(whole) - _negatives(chosen),
     }
     about = {"form": form, "source": source, "negatives": negatives, "columns": list(rows[0]), "pairs": len(triples)}
     if form == "flagembedding":
@@ -94,8 +107,7 @@ def export(
     return Exported(folder, form, tuple(folder / name for name in names), why=why, **counts)
 
 
-def _number(triples: Sequence[Triple]) -> int:
-    """How many hard negatives they have in all."""
+def _negatives(triples: Sequence[Triple]) -> int:
     return sum(len(triple.negatives) for triple in triples)
 
 
@@ -137,11 +149,7 @@ def _nothing(pairs: int, fewest: int, most: int) -> str:
 
 def _check_apart(triples: Sequence[Triple], chosen: Sequence[Triple]) -> None:
     """DataError when a negative that would be written has the text of a positive of its query, under any id."""
-    forms: dict[str, str] = {}
-
-    def same(text: str) -> str:
-        return forms[text] if text in forms else forms.setdefault(text, normalise(text))
-
+    same = cache(normalise)  # of a document once, though many queries have it
     positives: dict[str, set[str]] = defaultdict(set)
     for triple in triples:
         positives[same(triple.query)].add(same(triple.positive))
@@ -199,11 +207,8 @@ def _flagembedding(triples: Sequence[Triple]) -> Iterator[Row]:
 
 def _guided(triples: Sequence[Triple]) -> bool:
     """Whether the guide scored all of them: else the base model's scores are written, as the two must not be mixed."""
-    return not any(
-        score is None
-        for triple in triples
-        for score in (triple.positive_guide_score, *(negative.guide_score for negative in triple.negatives))
-    )
+    scores: list[float | None] = [triple.positive_guide_score for triple in triples]
+    return None not in [*scores, *(negative.guide_score for triple in triples for negative in triple.negatives)]
 
 
 def _tevatron(triples: Sequence[Triple], documents: Mapping[str, Document] | None) -> Iterator[Row]:
@@ -252,8 +257,7 @@ def _write_tables(rows: Sequence[Row], folder: Path) -> list[str]:
     """The rows as a saved dataset and as Parquet."""
     from datasets import Dataset, disable_progress_bars  # takes a second, and JSONL needs none of it
 
-    schema = pa.schema([(name, TYPES.get(name, pa.string())) for name in rows[0]])
-    table = pa.Table.from_pylist(rows, schema)
+    table = pa.Table.from_pylist(rows, pa.schema([(name, TYPES.get(name, pa.string())) for name in rows[0]]))
     pq.write_table(table, folder / PARQUET)
     disable_progress_bars()
     Dataset(table).save_to_disk(str(folder / DATASET))

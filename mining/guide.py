@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from closecall.encoder import Vectors
-from closecall.errors import ModelError
+from closecall.errors import ArtifactError, ModelError
 from closecall.manifest import sha256_json
 from closecall.models import check_model_folder, folder_sha256, resolve_model
 from closecall.progress import progress
@@ -153,6 +153,8 @@ class ScoreCache:
                     for part in _parts(keys, 500)
                 )
                 return {key: np.nan if score is None else score for found in rows for key, score in found}
+        except sqlite3.OperationalError as error:
+            raise ArtifactError(f"{self.file}: cannot be read ({error}); wait for whoever uses it") from error
         except sqlite3.DatabaseError:
             self.file.unlink()
             return {}

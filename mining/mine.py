@@ -268,8 +268,9 @@ class Miner:
         """The score each pair's margins count from: its positive's, or the lowest of the query's positives."""
         if self.config.per == "positive":
             return scores
-        lowest = np.full(len(self.part.queries), np.nan)
-        np.fmin.at(lowest, self.pairs.query, scores)
+        lowest = np.full(len(self.part.queries), np.inf)
+        with np.errstate(invalid="ignore"):  # NaN when one of them is: then nothing passes
+            np.minimum.at(lowest, self.pairs.query, scores)
         return lowest[self.pairs.query]
 
     def _source(self, config: SourceConfig, documents: Sequence[Document]) -> Source:

@@ -13,11 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from mining.artifact import HardNegative, Integers, Triple, read_triples_table
 from mining.config import MiningConfig
 from mining.filters import OUTCOMES, SUSPECTED
+from mining.pages import render
 from mining.pictures import curve_picture, histogram_picture
 
 SHOWN = 10
@@ -138,11 +138,8 @@ def report_html(
     model: str,
 ) -> str:
     """The page: counts, pictures and examples. `texts` are those of the most used documents, `model` names the base."""
-    environment = Environment(
-        loader=PackageLoader("mining"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {"number": "{:,}".format, "score": "{:.3f}".format, "percent": "{:.1%}".format}
-    return environment.get_template("mined.html.j2").render(
+    return render(
+        "mined.html.j2",
         stats=stats,
         model=model,
         outcomes=_outcomes(stats),

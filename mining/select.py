@@ -18,8 +18,8 @@ Lane = tuple[Mask, int]
 def pool(passed: Mask, lanes: Sequence[Lane], size: int) -> Mask:
     """The candidates among which is chosen: the nearest `size` that passed, and as many of each source with a quota."""
     marked = first(passed, size)
-    for members, quota in lanes:
-        marked |= first(passed & members, max(size, quota) if size > 1 else quota)
+    for members, _ in lanes:
+        marked |= first(passed & members, size)
     return marked
 
 

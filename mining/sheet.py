@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from closecall.errors import ArtifactError, DataError
 from closecall.manifest import MANIFEST, Artifact
 from closecall.records import Document
@@ -20,6 +18,7 @@ from mining.config import MiningConfig
 from mining.filters import KEPT, SUSPECTED
 from mining.judge_import import read_review, replace
 from mining.marks import MARKS, Pair, read_marks
+from mining.pages import render
 
 CSV = "review.csv"
 HTML = "review.html"
@@ -44,6 +43,9 @@ COLUMNS = (
 
 LONGEST_CELL = 30_000
 """Characters: a spreadsheet cuts a cell at 32,767 and puts the rest into the next row."""
+
+DROPPED_TO_RANK = 20
+"""Of the dropped candidates the nearest are looked at: a mined artifact holds millions."""
 
 UNRANKED = ("judged", "random")
 """Sources whose ranks say nothing."""
@@ -79,7 +81,7 @@ def audit(
     base = next((source.label for source in config.sources if source.source == "dense" and source.model is None), None)
     found = suspects(
         read_triples(mined),
-        read_dropped(mined, SUSPECTED),
+        read_dropped(mined, SUSPECTED, DROPPED_TO_RANK),
         read_part(split, "train"),
         documents,
         rows,
@@ -111,16 +113,18 @@ def write_sheet(folder: Path, found: Sequence[Suspect], mined: str, marked: Mapp
 
 def page(found: Sequence[Suspect], rows: Sequence[Sequence[str]]) -> str:
     """The sheet as a self-contained HTML page, a card for each suspect; `rows` are its cells in the CSV."""
-    environment = Environment(
-        loader=PackageLoader("mining"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     numbered = list(enumerate(found))
     groups = {
         "Kept as negatives": [(number, suspect) for number, suspect in numbered if suspect.outcome == KEPT],
         "Dropped as suspected false negatives": [item for item in numbered if item[1].outcome != KEPT],
     }
-    return environment.get_template("review.html.j2").render(
-        groups=groups, total=len(found), marks=MARKS, table={"columns": COLUMNS, "rows": rows}, file=CSV
+    return render(
+        "review.html.j2",
+        groups=groups,
+        total=len(found),
+        marks=MARKS,
+        table={"columns": COLUMNS, "rows": rows},
+        file=CSV,
     )
 
 

@@ -152,7 +152,7 @@ def write_mined(miner: Miner, folder: Path, slices: Sequence[Slice]) -> dict[str
     ):
         for block, last in miner.blocks():
             writer.write(block, last)
-            stats.add(block)
+            stats.add(block, last)
             advance(last - done)
             done = last
     return stats.result(facts_of(miner.sources), slices)

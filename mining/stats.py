@@ -32,13 +32,14 @@ class Statistics:
         self.uses = np.zeros(len(pairs.documents), dtype=np.int32)
         self.candidates = Histogram()
         self.found = np.zeros((len(self.sources), 2), dtype=np.int64)
+        self._next = 0
         self.kept_pair: list[Integers] = []
         self.kept_score: list[Floats] = []
 
-    def add(self, block: Found) -> None:
-        """Count a block."""
-        size = len(OUTCOMES)
-        first, last = int(block.pair[0]), int(block.pair[-1]) + 1
+    def add(self, block: Found, last: int) -> None:
+        """Count the pairs up to before `last`, whose candidates are all in the block."""
+        size, first = len(OUTCOMES), self._next
+        self._next = last
         codes = (block.pair - first) * size + block.outcome
         self.counts[first:last] += np.bincount(codes, minlength=(last - first) * size).reshape(-1, size)
         self.candidates.add(block.score[~_SETTLED[block.outcome]])

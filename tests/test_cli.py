@@ -8,7 +8,10 @@ import torch
 
 from closecall import cli
 
-COMMANDS = ("check", "split", "mine", "finetune", "eval", "run", "demo", "measure", "compare")
+COMMANDS = (
+    *("check", "split", "mine", "calibrate", "audit", "judge-import", "export", "finetune", "eval", "run", "demo"),
+    *("measure", "compare"),
+)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import torch
 
 import closecall.split
 import eval.stage
-import mining.stage
+import mining.artifact
 from closecall.models import weights_sha256
 from closecall.pipeline import load_experiment
 from finetune.loss import JudgedMultipleNegativesRankingLoss
@@ -127,7 +127,7 @@ def stopping(function, calls):
 
 KILLS = {
     "split": ("closecall.split.write_qrels", closecall.split.write_qrels, 2),
-    "mine": ("mining.stage.write_table", mining.stage.write_table, 2),
+    "mine": ("mining.artifact.triples_table", mining.artifact.triples_table, 1),
     # 57 triples in batches of 8 are 8 steps an epoch, 16 in all, dev after 4, 8, 12, 16: step 7 goes on from step 4.
     "finetune": (
         "finetune.loss.JudgedMultipleNegativesRankingLoss.forward",

@@ -143,6 +143,8 @@ def test_flagembedding_gets_the_guides_scores_when_it_scored_all_and_never_a_mix
     export([*guided, *half], "flagembedding", to)
     assert [line["pos_scores"] + line["neg_scores"] for line in lines(to)] == [[-0.5, 0.25], [0.875, 0.5, 0.25]]
     assert about(to)["scores"] == "base model"
+    export([replace(guided[0], positive_guide_score=None)], "flagembedding", to)
+    assert (lines(to)[0]["pos_scores"], lines(to)[0]["neg_scores"]) == ([-0.5], [0.25])
 
 
 def test_tevatron_lines_hold_passages_with_an_id_a_title_and_a_text(to):
@@ -223,6 +225,26 @@ def test_what_was_written_and_left_out_stands_in_the_export(to):
         "unused": 2,
         "why": "no hard negative",
     }
+
+
+def test_what_was_not_written_is_said_in_a_sentence_and_in_json(to):
+    exported = export(TRIPLES, "n-tuple", to, negatives=1)
+    assert exported.sentence == (
+        "export: 3 rows as n-tuple; 1 (query, positive) pairs left out: no hard negative; "
+        "2 more hard negatives not asked for"
+    )
+    assert json.loads(json.dumps(exported.as_json())) == {
+        "folder": str(to),
+        "form": "n-tuple",
+        "files": [str(to / "dataset"), str(to / "train.parquet")],
+        "rows": 3,
+        "left_out": 1,
+        "why": "no hard negative",
+        "repeats": 0,
+        "unused": 2,
+    }
+    twice = export([TRIPLES[2], TRIPLES[2]], "labeled-pair", to)
+    assert twice.sentence == "export: 2 rows as labeled-pair; 2 repeated pairs written once"
 
 
 def test_an_earlier_export_is_replaced_whole(to):

@@ -252,15 +252,11 @@ def test_queries_without_candidates_are_pairs_without_negatives(mine, plain):
     assert stats == {"pairs": 4, "asked": 4, "kept": 1, "short": 3, "pairs_without_negatives": 3}
 
 
-@pytest.mark.xfail(reason="Statistics.add counts from the first to the last pair that has a candidate", strict=True)
 def test_the_survival_curve_counts_pairs_without_candidates_too(mine, plain):
     mined = mine(plain(3), {"q1": {"d1": 1}, "q2": {"d1": 1}}, queries={"q1": "zebra", "q2": "text"}, sources=["bm25"])
     assert mined.stats["survival"]["pairs"] == 2
 
 
-@pytest.mark.xfail(
-    reason="Statistics.add takes a block without candidates for one with", raises=IndexError, strict=True
-)
 def test_mining_that_finds_nothing_at_all_says_so_in_its_counts(mine, plain):
     mined = mine(plain(3), {"q": {"d1": 1}}, queries={"q": "zebra"}, sources=["bm25"])
     assert (mined.kept, mined.dropped, mined.stats["retrieved"], mined.stats["short"]) == ([[]], [], 0, 1)

@@ -29,13 +29,13 @@ def line(picture, colour):
 
 @pytest.fixture(scope="module")
 def histogram():
-    counts = {"positives": [0, 0, 0, 1, 3, 0, 0, 0, 0, 0], "negatives": [0, 0, 4, 0, 0, 0, 0, 0, 0, 0]}
+    counts = {"positives": [0, 0, 0, 1, 3, 0, 0, 0, 0, 0], "negatives": [0, 0, 8, 0, 0, 0, 0, 0, 0, 0]}
     return histogram_picture(EDGES, counts, "Scores", "cosine")
 
 
 @pytest.fixture(scope="module")
 def curve():
-    return curve_picture([0.0, 0.25, 0.5], {"filled": [1, 0.5, 0], "free": [1, 1, 1]}, "Margins", "margin", 0.1)
+    return curve_picture([0.0, 0.25, 0.5], {"filled": [1, 0.5, 0], "free": [1, 1, 1]}, "Margins", "margin", 0.15)
 
 
 def test_a_picture_names_its_curves_its_axes_and_itself(histogram, curve):
@@ -88,10 +88,10 @@ def test_a_curve_passes_through_its_points(curve):
 
 
 def test_the_marker_stands_at_its_value_and_says_it(curve):
-    """0.1 is a fifth of the way from 0 to 0.5."""
+    """0.15 is three tenths of the way from 0 to 0.5, and no line of the grid."""
     lines = re.findall(r'd="M ([\d.]+) [\d.]+ \nL ([\d.]+) [\d.]+ \n" clip-path[^>]*stroke: currentColor', curve)
-    assert (f"{LEFT + INSIDE / 5:g}",) * 2 in lines
-    assert "0.1" in texts(curve)
+    assert (f"{LEFT + INSIDE * 3 / 10:g}",) * 2 in lines
+    assert "0.15" in texts(curve)
 
 
 @pytest.mark.parametrize("marker", [None, 0.75])
@@ -134,7 +134,7 @@ def test_the_same_numbers_give_the_same_bytes_and_leave_matplotlib_as_it_was(cur
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    again = curve_picture([0.0, 0.25, 0.5], {"filled": [1, 0.5, 0], "free": [1, 1, 1]}, "Margins", "margin", 0.1)
+    again = curve_picture([0.0, 0.25, 0.5], {"filled": [1, 0.5, 0], "free": [1, 1, 1]}, "Margins", "margin", 0.15)
     assert again == curve
     assert dict(matplotlib.rcParams) == before
 

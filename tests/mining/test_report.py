@@ -7,7 +7,6 @@ import mining.mine
 from closecall.records import Run, ScoredDoc
 from closecall.slices import Slice
 from mining.artifact import TRIPLES
-from mining.config import MiningConfig
 from mining.filters import OUTCOMES
 from mining.mine import Outside
 from mining.report import LONG_TEXT, MEANINGS, examples, report_html
@@ -84,14 +83,11 @@ def test_equal_gaps_come_in_the_order_of_query_and_document(mined):
 
 
 def test_gaps_that_differ_by_rounding_alone_are_equal(mined):
-    """(0.5 - 0.4) / 0.5 is 0.19999999999999996 and (0.25 - 0.2) / 0.25 is 0.2 or less by the last bit."""
-    corpus = {"p1": ("one", 0.25), "p2": ("two", 0.5), "d1": ("three", 0.2), "d2": ("four", 0.4)}
-    judged = {"q1": {"p1": 1, "p2": 0, "d2": 1}, "q2": {"p2": 1}}
-    _, triples, _ = mined(corpus, judged, negatives=3)
-    assert [row for row in nearest(triples) if row in {("q1", "p1", "d1"), ("q2", "p2", "d2")}] == [
-        ("q1", "p1", "d1"),
-        ("q2", "p2", "d2"),
-    ]
+    """Both are 0.4, but (0.8 - 0.48) / 0.8 comes out as 0.4000000000000001 and (0.35 - 0.21) / 0.35 below 0.4."""
+    corpus = {"p1": ("one", 0.8), "p2": ("two", 0.35), "d1": ("three", 0.48), "d2": ("four", 0.21)}
+    _, triples, _ = mined(corpus, JUDGED, negatives=3)
+    assert (0.8 - 0.48) / 0.8 > (0.35 - 0.21) / 0.35
+    assert nearest(triples)[2:4] == [("q1", "p1", "d1"), ("q2", "p2", "d2")]
 
 
 def test_a_negative_of_two_positives_of_a_query_is_shown_once_beside_the_nearer(mined):
@@ -101,8 +97,9 @@ def test_a_negative_of_two_positives_of_a_query_is_shown_once_beside_the_nearer(
     assert nearest(triples) == [("q", "p2", "d")]
 
 
-def test_ten_of_each_are_shown_and_the_drawn_ones_differ_by_the_seed_alone(mined, plain):
-    _, triples, _ = mined(plain(41), {"q": {"d1": 1}}, negatives=40)
+def test_ten_of_each_are_shown_and_the_drawn_ones_differ_by_the_seed_alone(mined):
+    corpus = {f"d{number}": (f"text {number}", 0.9 - 0.02 * number) for number in range(1, 42)}
+    _, triples, _ = mined(corpus, {"q": {"d1": 1}}, negatives=40)
     drawn = [named(examples(triples, np.random.default_rng(seed))[1]) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     for found in drawn:
@@ -130,10 +127,10 @@ def test_the_page_has_the_counts_and_what_they_mean(page):
 
     q2 keeps c (0.2 <= 0.25) and drops p1 and b. Asked are 2 each: one is short.
     """
-    read = plain_text(page(TWO, JUDGED, negatives=2, margin=0.5, max_depth=50))
+    read = plain_text(page(TWO, JUDGED, negatives=2, margin_fraction=0.5, max_depth=50))
     assert "Kept 3 hard negatives of 8 candidates for 2 (query, positive) pairs of 2 queries." in read
     assert "Asked 4 = kept 3 + short 1. Retrieved 8 = kept 3 + dropped 5." in read
-    assert "1 pairs are short of negatives, 0 of them have none." in read
+    assert "Pairs short of negatives: 1, without any: 0." in read
     assert f"kept 3 37.5% {MEANINGS['kept']}" in read
     assert f"judged_positive 2 25.0% {MEANINGS['judged_positive']}" in read
     assert f"within_margin * 3 37.5% {MEANINGS['within_margin']}" in read
@@ -143,10 +140,10 @@ def test_the_page_has_the_counts_and_what_they_mean(page):
 
 
 def test_the_page_has_the_point_of_the_curve_at_the_margin_in_use(page):
-    """At 0.5 b and c of q1 pass and c of q2: one pair of two is full, 3 negatives of 4 are there."""
-    html = page(TWO, JUDGED, negatives=2, margin=0.5)
+    """At 0.45 b and c of q1 are below 0.44 and c of q2 below 0.275: one pair is full, 3 negatives of 4 are there."""
+    html = page(TWO, JUDGED, negatives=2, margin_fraction=0.45)
     assert "1 of 2 pairs have all their negatives there, 3 of the 4 negatives asked are there." in plain_text(html)
-    assert ">0.5</text>" in html
+    assert ">0.45</text>" in html[: html.index("Scores with the base model")]
     assert "negatives there, " not in plain_text(page(TWO, JUDGED, negatives=2))
 
 
@@ -167,16 +164,18 @@ def test_the_page_has_distributions_and_pictures_of_the_scores(page):
 
 
 def test_an_example_is_shown_with_texts_scores_rank_sources_and_what_is_suspicious(page):
-    read = plain_text(page(TWO, JUDGED, negatives=1))
-    first, second = read[read.index("Nearest") : read.index("Drawn")].split("query q2")[1].split("query q1")
-    assert "query q2 query q2" in read
-    assert "negative 0.300 (60.0%) above the positive · rank 1 · found by dense (rank 1)" in first
-    assert "positive, score 0.500: p2 two negative, score 0.800: p1 one" in first
-    assert "negative 0.300 (37.5%) below the positive · rank 2 · found by dense (rank 2)" in second
+    """q2 takes p1, (0.5 - 0.8) / 0.5 = -60 %; q1 takes p2, (0.8 - 0.5) / 0.8 = 37.5 %."""
+    assert (
+        "Nearest to their positive"
+        " query q2 query q2 · negative 0.300 (60.0%) above the positive · rank 1 · found by dense (rank 1)"
+        " positive, score 0.500: p2 two negative, score 0.800: p1 one"
+        " query q1 query q1 · negative 0.300 (37.5%) below the positive · rank 2 · found by dense (rank 2)"
+        " positive, score 0.800: p1 one negative, score 0.500: p2 two Drawn at random"
+    ) in plain_text(page(TWO, JUDGED, negatives=1))
 
 
 def test_a_negative_that_people_judged_says_so_and_has_no_rank_from_them(page):
-    html = page(TWO, {"q": {"p1": 1, "c": 0}}, negatives=1, margin=1.0, sources=["dense", "judged"])
+    html = page(TWO, {"q": {"p1": 1, "c": 0}}, negatives=1, margin_fraction=1.0, sources=["dense", "judged"])
     read = plain_text(html)
     assert "found by dense (rank 4), judged · judged not relevant" in read
     assert "judged 1 1 judged not relevant: 1" in read
@@ -226,7 +225,7 @@ def test_the_documents_used_most_are_shown_with_their_texts(page):
 def test_slices_are_shown_with_the_share_that_is_suspected(page):
     """q1 has 4 candidates: its positive, p2 within the margin, and b and c, which are kept."""
     slices = [Slice("short", frozenset({"q1"}))]
-    read = plain_text(page(TWO, JUDGED, negatives=3, margin=0.5, slices=slices))
+    read = plain_text(page(TWO, JUDGED, negatives=3, margin_fraction=0.5, slices=slices))
     assert "slice queries pairs kept short pairs without suspected short 1 1 2 1 0 25.0%" in read
     assert "Slices" not in plain_text(page(TWO, JUDGED))
 
@@ -241,7 +240,7 @@ def test_numbers_have_thousands_separators(page):
 
 def test_without_a_negative_the_page_says_so_and_shows_no_examples(page):
     """With a margin of 2 - nothing scores below -0.8."""
-    html = page(TWO, {"q": {"p1": 1}}, margin=1.9)
+    html = page(TWO, {"q": {"p1": 1}}, margin_fraction=1.9)
     read = plain_text(html)
     assert "No candidate was kept, so there are no examples." in read
     assert "<article>" not in html
@@ -252,7 +251,7 @@ def test_without_a_negative_the_page_says_so_and_shows_no_examples(page):
 
 
 def test_the_page_has_the_settings(page):
-    assert "margin_fraction: 0.125" in page(TWO, JUDGED, margin=0.125)
+    assert "margin_fraction: 0.125" in page(TWO, JUDGED, margin_fraction=0.125)
 
 
 def test_the_page_loads_nothing(page):
@@ -273,7 +272,6 @@ def test_the_same_stats_give_the_same_bytes(page):
 
 
 def test_a_margin_beyond_the_curve_draws_no_line(page):
-    html = page(TWO, JUDGED, margin=1.5)
+    html = page(TWO, JUDGED, margin_fraction=1.5)
     assert "The line is" not in plain_text(html)
     assert ">1.5</text>" not in html
-    assert MiningConfig(margin_fraction=1.5).margin_fraction == 1.5
