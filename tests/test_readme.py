@@ -15,7 +15,12 @@ from closecall.pipeline import load_experiment
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
 COMMANDS = sorted(
-    set(re.findall(r"closecall (?:check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|demo|measure|compare)\b[^`#\n|]*", README))
+    set(
+        re.findall(
+            r"closecall (?:check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|demo|measure|compare)\b[^`#\n|]*",
+            README,
+        )
+    )
 )
 
 
