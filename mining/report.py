@@ -55,13 +55,22 @@ UNRANKED = ("judged", "random")
 
 
 def summary(stats: Mapping[str, Any]) -> str:
-    """One line: what was kept of what was retrieved, and what is short."""
+    """One line: what was kept of what was retrieved, and what is short; one more when nothing was kept."""
     dropped = ", ".join(f"{reason} {count:,}" for reason, count in stats["dropped"].items())
     short = f"; {stats['short']:,} short in {stats['pairs_short']:,} pairs" if stats["short"] else ""
     return (
         f"mine: {stats['kept']:,} hard negatives for {stats['pairs']:,} (query, positive) pairs of "
-        f"{stats['queries']:,} queries{short}; {stats['retrieved']:,} candidates, dropped: {dropped}"
+        f"{stats['queries']:,} queries{short}; {stats['retrieved']:,} candidates, dropped: {dropped}" + _advice(stats)
     )
+
+
+def _advice(stats: Mapping[str, Any]) -> str:
+    """What to do when no candidate was kept: training on such triples has in-batch negatives alone."""
+    if stats["kept"]:
+        return ""
+    most = max(stats["dropped"], key=lambda reason: int(stats["dropped"][reason]), default="")
+    cause = f"most candidates are {most}; widen what drops them" if most else "no source found any; add one"
+    return f"\nmine: NO HARD NEGATIVE was kept, training would have in-batch negatives alone: {cause}"
 
 
 @dataclass(frozen=True)

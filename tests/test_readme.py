@@ -14,14 +14,8 @@ from closecall.cli import app
 from closecall.pipeline import load_experiment
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-COMMANDS = sorted(
-    set(
-        re.findall(
-            r"closecall (?:check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|demo|measure|compare)\b[^`#\n|]*",
-            README,
-        )
-    )
-)
+NAMES = "check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|demo|measure|compare"
+COMMANDS = sorted(set(re.findall(rf"closecall (?:{NAMES})\b[^`#\n|]*", README)))
 
 
 def block(language, number=0):

@@ -9,7 +9,7 @@ from closecall.slices import Slice
 from mining.artifact import TRIPLES
 from mining.filters import OUTCOMES
 from mining.mine import Outside
-from mining.report import LONG_TEXT, MEANINGS, examples, report_html
+from mining.report import LONG_TEXT, MEANINGS, examples, report_html, summary
 from mining.stage import write_mined
 
 TWO = {"p1": ("one", 0.8), "p2": ("two", 0.5), "b": ("three", 0.4), "c": ("four", 0.2)}
@@ -275,3 +275,11 @@ def test_a_margin_beyond_the_curve_draws_no_line(page):
     html = page(TWO, JUDGED, margin_fraction=1.5)
     assert "The line is" not in plain_text(html)
     assert ">1.5</text>" not in html
+
+
+def test_a_run_that_keeps_nothing_says_what_to_widen(mined):
+    stats, _, _ = mined(TWO, JUDGED, max_score=-0.5)
+    said = summary(stats)
+    assert "NO HARD NEGATIVE was kept" in said
+    assert "most candidates are outside_scores; widen what drops them" in said
+    assert "NO HARD NEGATIVE" not in summary(mined(TWO, JUDGED)[0])
