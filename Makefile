@@ -9,7 +9,7 @@ demo: .venv/demo.stamp
 	$(BIN)/closecall demo
 
 test: .venv/test.stamp
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 	$(MAKE) lint
 
 lint: .venv/test.stamp
