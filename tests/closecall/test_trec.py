@@ -74,7 +74,7 @@ def test_byte_order_mark_crlf_and_blank_lines_are_no_content(qrels):
 
 
 def test_a_gzip_file_is_read_like_a_plain_one(qrels):
-    assert qrels(gzip.compress(b"q1 d1 1\n"), "qrels.tsv.gz") == ([("q1", "d1", 1)], [])
+    assert qrels(gzip.compress(b"q1 d1 1\n", mtime=0), "qrels.tsv.gz") == ([("q1", "d1", 1)], [])
 
 
 @pytest.mark.parametrize("grade", ["0.5", "abc", "nan", "1e0", "1,0"])
@@ -205,11 +205,11 @@ def test_a_folder_is_no_file(tmp_path):
             "a.tsv line 2: not UTF-8, byte 2 of the line is 0xe9; save the file as",
         ),
         ("a.tsv", "q1\td1\t1\n".encode("utf-16"), "line 1: not UTF-8, .*starts like UTF-16.; save the file as UTF-8"),
-        ("a.tsv", gzip.compress(b"q1 d1 1\n"), "a.tsv is a gzip file; name it a.tsv.gz"),
+        ("a.tsv", gzip.compress(b"q1 d1 1\n", mtime=0), "a.tsv is a gzip file; name it a.tsv.gz"),
         ("a.tsv.gz", b"q1 d1 1\n", r"a.tsv.gz is no gzip file .*; compress it, or name it without .gz"),
         (
             "a.tsv.gz",
-            gzip.compress(b"q1 d1 1\n" * 99)[:-9],
+            gzip.compress(b"q1 d1 1\n" * 99, mtime=0)[:-9],
             "a.tsv.gz is damaged after line .*; copy or compress it again",
         ),
     ],
