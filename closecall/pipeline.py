@@ -192,26 +192,53 @@ class Experiment:
         return export(read_triples(mined), form, place, negatives, documents, mined.key)
 
     def finetune(self) -> Artifact:
-        """Train on the mined triples and keep the best step on dev."""
+        """Train on the mined triples and keep the best on dev; in later rounds mine with it, and train on."""
+        from mining.stage import mine
+
+        split, encoder = self._frozen_split(), self.base
+        mined = self._mined(split, encoder)
+        with self._alone():
+            checkpoint = self._train(split, mined, encoder, 1)
+            for number in range(2, self.config.finetune.rounds + 1):
+                encoder = self._tuned(checkpoint)
+                place = self._place("mined", number)
+                mined = mine(self.corpus, split, encoder, self.store, self.config.mining, place)
+                checkpoint = self._train(split, mined, encoder, number)
+            return checkpoint
+
+    def _train(self, split: Artifact, mined: Artifact, encoder: TextEncoder, number: int) -> Artifact:
+        """One round of training."""
         from finetune.stage import finetune
 
-        split = self._frozen_split()
-        mined = self._mined(split)
-        folder = self.output / "checkpoint"
-        with self._alone():
-            return finetune(self.corpus, split, mined, self.base, self.store, self.config.finetune, folder)
+        config, folder = self.config.finetune.one_round(), self._place("checkpoint", number)
+        return finetune(self.corpus, split, mined, encoder, self.store, config, folder)
+
+    def _place(self, name: str, number: int) -> Path:
+        """The folder of an artifact of a round: `mined`, then `mined-2`, ..."""
+        return self.output / (name if number == 1 else f"{name}-{number}")
+
+    def _tuned(self, checkpoint: Artifact) -> TextEncoder:
+        from finetune.artifact import model_folder
+
+        return TextEncoder(model_folder(checkpoint), self.config.model.unpinned())
+
+    def _rounds(self, split: Artifact) -> tuple[list[Artifact], Artifact]:
+        """What was mined in each round, and the last checkpoint; all made of what there is now."""
+        encoder, mined = self.base, []
+        for number in range(1, self.config.finetune.rounds + 1):
+            mined.append(self._mined(split, encoder, number))
+            checkpoint = self._checkpoint(split, mined[-1], encoder, number)
+            encoder = self._tuned(checkpoint)
+        return mined, checkpoint
 
     def evaluate(self) -> Artifact:
         """Base against checkpoint on the test part of the split, and the verdict."""
         from eval.stage import Contender, evaluate
-        from finetune.artifact import model_folder
 
         split = self._frozen_split()
-        mined = self._mined(split)
-        checkpoint = self._checkpoint(split, mined)
-        folder = model_folder(checkpoint)
-        tuned = TextEncoder(folder, self.config.model.unpinned())
-        contenders = Contender("base", self.config.model.name, self.base), Contender("tuned", str(folder), tuned)
+        mined, checkpoint = self._rounds(split)
+        tuned = self._tuned(checkpoint)
+        contenders = Contender("base", self.config.model.name, self.base), Contender("tuned", str(tuned.folder), tuned)
         verdict = self.output / "verdict"
         with self._alone():
             return evaluate(self.corpus, split, mined, checkpoint, *contenders, self.store, self.config.eval, verdict)
@@ -226,7 +253,7 @@ class Experiment:
 
     def _frozen_split(self) -> Artifact:
         """The split on disk, if it was made with this corpus and these settings; its test part is not opened."""
-        artifact = self._artifact("split", "split")
+        artifact = Artifact.open(self.output / "split", "split")
         if artifact.manifest["inputs"]["corpus"] != self.corpus.sha256:
             raise ArtifactError(
                 f"{artifact.folder}: {self.corpus.file} has changed since the split was made; "
@@ -241,23 +268,24 @@ class Experiment:
             )
         return artifact
 
-    def _mined(self, split: Artifact) -> Artifact:
+    def _mined(self, split: Artifact, encoder: TextEncoder | None = None, number: int = 1) -> Artifact:
         """The triples on disk, if they were mined from this split, model and corpus with these settings."""
         from mining.stage import mine_inputs
 
-        inputs = mine_inputs(self.corpus, split, self.base, self.config.mining)
-        return self._of("mined", "mine", inputs, self.config.mining)
+        inputs = mine_inputs(self.corpus, split, encoder or self.base, self.config.mining)
+        return self._of(self._place("mined", number), "mine", inputs, self.config.mining)
 
-    def _checkpoint(self, split: Artifact, mined: Artifact) -> Artifact:
+    def _checkpoint(self, split: Artifact, mined: Artifact, encoder: TextEncoder, number: int) -> Artifact:
         """The checkpoint on disk, if it was trained on these triples with these settings."""
         from finetune.stage import finetune_inputs
 
-        inputs = finetune_inputs(self.corpus, split, mined, self.base)
-        return self._of("checkpoint", "finetune", inputs, self.config.finetune)
+        config = self.config.finetune.one_round()
+        inputs = finetune_inputs(self.corpus, split, mined, encoder, config)
+        return self._of(self._place("checkpoint", number), "finetune", inputs, config)
 
-    def _of(self, name: str, stage: str, inputs: Mapping[str, str], settings: Settings) -> Artifact:
+    def _of(self, folder: Path, stage: str, inputs: Mapping[str, str], settings: Settings) -> Artifact:
         """An artifact that must be the one of these inputs and settings, so that no stage builds on a stale one."""
-        artifact = self._artifact(name, stage)
+        artifact = Artifact.open(folder, stage)
         if artifact.key == artifact_key(stage, inputs, settings.resolved()):
             return artifact
         made, asked = artifact.manifest["inputs"] | artifact.manifest["config"], {**inputs, **settings.resolved()}
@@ -266,9 +294,6 @@ class Experiment:
             f"{artifact.folder}: made of something else than what there is now (changed: {', '.join(changed)}); "
             f"run `closecall {stage} CONFIG` again, or `closecall run CONFIG`"
         )
-
-    def _artifact(self, name: str, stage: str) -> Artifact:
-        return Artifact.open(self.output / name, stage)
 
 
 def load_experiment(

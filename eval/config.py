@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from closecall.config import Settings
+from closecall.dataset import DataConfig
 from closecall.measures import Gain, Measure, MeasureName
 
 
@@ -33,6 +34,10 @@ class EvalConfig(Settings):
     max_slice_loss: float = Field(
         0.02, ge=0, lt=1, description="reject if a slice is shown to lose more than this; 0.02 = 2 points"
     )
+    guard: DataConfig | None = Field(
+        None, description="another judged dataset (folder, or files as in data) that must not get worse"
+    )
+    max_guard_loss: float = Field(0.02, ge=0, lt=1, description="reject if the guard set is shown to lose more")
     min_groups: int = Field(
         20, ge=2, description="independent queries (groups) below which no interval holds, so nothing is decided"
     )

@@ -138,6 +138,14 @@ def _facts(content: Mapping[str, Any]) -> list[str]:
         parts += ["## Counted apart", "\n".join(f"- {line}" for line in _counted(content))]
     if content.get("training"):
         parts.append(content["training"])
+    if content.get("guard"):
+        guard, result = content["guard"], content["guard"]["result"]
+        low, high = points(result["low"], True), points(result["high"], True)
+        parts.append(
+            f"Guard set {guard['name']} ({guard['documents']:,} documents): {content['measure']} "
+            f"{points(result['base'])} -> {points(result['tuned'])}, {points(result['delta'], True)} [{low}, {high}], "
+            f"n = {result['n']:,}."
+        )
     if "leaks" in content:
         found = [f"- {kind}: {count} test queries" for kind, count in content["leaks"].items() if count]
         parts += ["## Leaks", "\n".join(found) or "None found between test and what training read."]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from eval.compare import Comparison, SliceResult
 from eval.config import EvalConfig
+from eval.guard import GuardResult
 from eval.statistics import queries_to_decide, smallest_resolvable_gain
 
 Outcome = Literal["adopt", "reject", "undecided"]
@@ -41,11 +43,14 @@ class Verdict:
         return EXIT_CODES[self.outcome]
 
 
-def decide(comparison: Comparison, config: EvalConfig) -> Verdict:
-    """Adopt when the gain is shown and no slice is shown harmed; reject when either is shown against; else undecided.
+def decide(
+    comparison: Comparison, config: EvalConfig, guard: GuardResult | None = None, seed_spread: float | None = None
+) -> Verdict:
+    """Adopt when the gain is shown and no harm is; reject when either is shown against; else undecided.
 
     Gain: the whole interval of the paired delta lies above `min_gain`. Harm: a slice of at least
-    `min_slice_queries` is shown to lose more than `max_slice_loss`, Holm-corrected over the slices.
+    `min_slice_queries` is shown to lose more than `max_slice_loss`, Holm-corrected over the slices, or the guard set
+    more than `max_guard_loss`. With several seeds the gain must be larger than what they differ by on dev.
     """
     result = comparison.deciding
     resolvable = smallest_resolvable_gain(_spread(comparison), result.n_groups, confidence=config.confidence)
@@ -53,7 +58,9 @@ def decide(comparison: Comparison, config: EvalConfig) -> Verdict:
         rule = Rule("gain", "failed", "no query has another value in any measure")
         sentence = f"reject: nothing changed; tuned and base have the same values on all {result.n} test queries."
         return Verdict("reject", sentence, (rule,), None, resolvable)
-    rules = (_gain_rule(comparison, config), _slice_rule(comparison, config))
+    rules = [_gain_rule(comparison, config), _slice_rule(comparison, config)]
+    rules += [] if guard is None else [_guard_rule(guard, config)]
+    rules += [] if seed_spread is None else [_seed_rule(comparison, seed_spread)]
     if any(rule.outcome == "failed" for rule in rules):
         outcome: Outcome = "reject"
     elif all(rule.outcome == "passed" for rule in rules):
@@ -61,7 +68,8 @@ def decide(comparison: Comparison, config: EvalConfig) -> Verdict:
     else:
         outcome = "undecided"
     needed = _needed(comparison, config) if outcome == "undecided" else None
-    return Verdict(outcome, _sentence(outcome, comparison, config, needed), rules, needed, resolvable)
+    sentence = _sentence(outcome, comparison, config, needed, rules)
+    return Verdict(outcome, sentence, tuple(rules), needed, resolvable)
 
 
 def _needed(comparison: Comparison, config: EvalConfig) -> int | None:
@@ -102,6 +110,24 @@ def _slice_rule(comparison: Comparison, config: EvalConfig) -> Rule:
     return Rule(name, "passed", f"none of {judged} slices is shown to; {small} are too small to judge")
 
 
+def _guard_rule(guard: GuardResult, config: EvalConfig) -> Rule:
+    name, result = f"the guard set loses no more than {points(config.max_guard_loss)} points", guard.result
+    found = f"{points(result.delta, True)} (n = {result.n}) on {guard.name}"
+    if guard.harmed:
+        return Rule(name, "failed", f"shown to lose more: {found}")
+    if result.n_groups < config.min_groups:
+        return Rule(
+            name, "undecided", f"{result.n_groups} independent queries are too few ({config.min_groups}): {found}"
+        )
+    return Rule(name, "passed", f"not shown to: {found}")
+
+
+def _seed_rule(comparison: Comparison, spread: float) -> Rule:
+    name, delta = "the gain is larger than what seeds differ by", comparison.deciding.delta
+    found = f"{points(delta, True)} against {points(spread)} between the best and the worst seed on dev"
+    return Rule(name, "passed" if delta > spread else "undecided", found)
+
+
 def harmed_slices(comparison: Comparison) -> list[SliceResult]:
     """Slices shown to lose more than allowed, the worst first."""
     return sorted((item for item in comparison.slices if item.harmed), key=lambda item: item.result.delta)
@@ -116,7 +142,9 @@ def _spread(comparison: Comparison) -> float:
     return float((result.high - result.low) / 2 / z * result.n_groups**0.5)
 
 
-def _sentence(outcome: Outcome, comparison: Comparison, config: EvalConfig, needed: int | None) -> str:
+def _sentence(
+    outcome: Outcome, comparison: Comparison, config: EvalConfig, needed: int | None, rules: Sequence[Rule]
+) -> str:
     result = comparison.deciding
     measured = (
         f"{comparison.measure} {points(result.base)} -> {points(result.tuned)}, {points(result.delta, True)} points "
@@ -130,10 +158,14 @@ def _sentence(outcome: Outcome, comparison: Comparison, config: EvalConfig, need
     if outcome == "undecided" and result.n_groups < config.min_groups:
         few = f"{result.n_groups} independent queries decide nothing, whatever they show"
         return f"undecided: {measured}: {few}; judge at least {config.min_groups}."
+    if outcome == "undecided" and rules[0].outcome == "passed":
+        unsettled = "; ".join(f"{rule.name}: {rule.evidence}" for rule in rules if rule.outcome == "undecided")
+        return f"undecided: {measured}, but {unsettled}."
     if outcome == "undecided":
         more = "" if needed is None else f"; about {needed:,} test queries like these would decide it (80 % power)"
         return f"undecided: {measured}: not enough evidence of a gain above {points(config.min_gain)}{more}."
-    return f"reject: {measured}: {_reason(comparison, config)}."
+    reasons = [_reason(comparison, config), *(f"{r.name}: {r.evidence}" for r in rules[2:] if r.outcome == "failed")]
+    return f"reject: {measured}: {'; '.join(reason for reason in reasons if reason)}."
 
 
 def _reason(comparison: Comparison, config: EvalConfig) -> str:

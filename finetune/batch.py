@@ -1,4 +1,4 @@
-"""Training batches in which every known answer is known: unique documents, and a label for each (query, document)."""
+"""Training batches in which every known answer is known: unique documents, and what each query may not compete with."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from closecall.encoder import Role, prompt_of
+import numpy as np
+import numpy.typing as npt
+
+from closecall.encoder import Role, Vectors, prompt_of
 from closecall.records import Document
 from closecall.split import Part
 from closecall.text import normalise
@@ -16,63 +19,158 @@ from mining.artifact import Triple
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
 
-POSITIVE, NEGATIVE, MASKED = 1, 0, -1
-"""Labels of a document for a query in a batch. Masked: known or partly known to be relevant, so not in the softmax."""
+Mask = npt.NDArray[np.bool_]
+Keys = npt.NDArray[np.int64]
 
-BLOCK_DOCUMENTS = 32
+BLOCK_DOCUMENTS = 16
 """Documents that go through the model together in training."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Texts of one batch. `labels[i][j]` says what document j is for query i."""
+class Masks:
+    """What the softmax of each row holds. Every mask is True for what is left out."""
 
-    queries: list[str]
-    documents: list[str]
-    labels: list[list[int]]
+    positive: Keys
+    """int64 (n_rows,): column of the row's positive among the documents."""
+    documents: Mask
+    """bool (n_rows, n_documents): for the query, documents known or guessed to be relevant, and second copies."""
+    own: Mask
+    """bool (n_rows, n_documents): the row's own positive and hard negatives."""
+    positive_documents: Mask
+    """bool (n_rows, n_documents): for the row's positive as a query of its own (doc_to_doc)."""
+    queries: Mask
+    """bool (n_rows, n_queries): for the query, itself, its copies and queries that share an answer."""
+    positive_queries: Mask
+    """bool (n_rows, n_queries): for the row's positive, other queries that it may answer (doc_to_query)."""
+
+
+@dataclass(frozen=True)
+class GuideMask:
+    """Vectors of a frozen model, by key: what it finds nearly as relevant as the positive is left out."""
+
+    queries: Vectors
+    """float32 (n_query_keys, dimension)."""
+    documents: Vectors
+    """float32 (n_document_keys, dimension)."""
+    margin: float
+    """A fraction of the positive's score: above `score - |score| * margin` is left out."""
 
 
 class BatchBuilder:
-    """Builds batches from row numbers of the triples, with conflicts looked up in the judgments."""
+    """Builds batches from row numbers of the triples, with conflicts looked up in the judgments.
+
+    A *key* stands for one normalised text: documents, and queries, that differ in Unicode form, case or spaces alone
+    have one key and are encoded once.
+    """
 
     def __init__(
         self, triples: Sequence[Triple], part: Part, documents: Mapping[str, Document], negatives: int | None
     ) -> None:
-        self.triples, self.negatives = triples, negatives
-        self._relevant = _relevant_texts(part, documents)
-        used = {doc_id for triple in triples for doc_id in _doc_ids(triple, negatives)}
-        titled = (documents[doc_id] for doc_id in used if doc_id in documents and documents[doc_id].title)
-        self._bare = {normalise(document.full_text): normalise(document.text) for document in titled}
-        self._key = {text: normalise(text) for triple in triples for text in _texts(triple, negatives)}
+        self.triples = triples
+        self.document_texts: list[str] = []
+        """By document key: the first spelling of the text."""
+        self.query_texts: list[str] = []
+        """By query key: the first spelling of the text."""
+        self.guide: GuideMask | None = None
+        numbers: dict[str, int] = {}
+        query_numbers: dict[str, int] = {}
+        self._docs: list[list[int]] = []
+        """By row: the key of the positive, then those of its hard negatives."""
+        row_query = []
+        for triple in triples:
+            texts = [triple.positive, *(negative.text for negative in triple.negatives[:negatives])]
+            self._docs.append(list(dict.fromkeys(_key(text, numbers, self.document_texts) for text in texts)))
+            row_query.append(_key(triple.query, query_numbers, self.query_texts))
+        self.row_query: Keys = np.asarray(row_query, dtype=np.int64)
+        """int64 (n_rows,): the key of each row's query."""
+        self._row_positive: Keys = np.asarray([keys[0] for keys in self._docs], dtype=np.int64)
+        self._relevant: dict[int, set[int]] = defaultdict(set)
+        """By query key: documents of any grade above 0, and those that are the query's own text."""
+        self._certified: dict[int, set[int]] = defaultdict(set)
+        """By query key: documents judged 0, which no guide may leave out."""
+        self._look_up(part, documents, numbers, query_numbers, negatives)
+
+    def _look_up(
+        self,
+        part: Part,
+        documents: Mapping[str, Document],
+        numbers: Mapping[str, int],
+        query_numbers: Mapping[str, int],
+        negatives: int | None,
+    ) -> None:
+        text_of, full = part.text_of(), {}
+        for query_id, doc_id, grade in part.qrels.judgments():
+            query = query_numbers.get(normalise(text_of[query_id]))
+            if query is None or doc_id not in documents:
+                continue
+            if doc_id not in full:
+                full[doc_id] = numbers.get(normalise(documents[doc_id].full_text))
+            key = full[doc_id]
+            if key is not None:
+                (self._relevant if grade > 0 else self._certified)[query].add(key)
+        used = {doc_id for triple in self.triples for doc_id in _doc_ids(triple, negatives)}
+        bare: dict[str, set[int]] = defaultdict(set)
+        for doc_id in used & documents.keys():
+            if documents[doc_id].title:
+                bare[normalise(documents[doc_id].text)].add(numbers[normalise(documents[doc_id].full_text)])
+        for text, query in query_numbers.items():
+            self._relevant[query] |= bare.get(text, set()) | ({numbers[text]} if text in numbers else set())
 
     def __len__(self) -> int:
         return len(self.triples)
 
-    def build(self, rows: Sequence[int]) -> Batch:
-        """The batch of these triples. A document that several rows hold, or hold under two ids, stands once.
+    def keys(self, rows: Sequence[int]) -> Keys:
+        """int64 (n_documents,): the documents of these rows, each once, in the order in which they first occur."""
+        return np.asarray(list(dict.fromkeys(key for row in rows for key in self._docs[row])), dtype=np.int64)
 
-        A document is masked for a query when the judgments give it any grade above 0 for that query or for another
-        query of the same text, or when it has the text of such a document or of the query itself, title or no title.
+    def masks(self, rows: Sequence[int], batch: Sequence[int], keys: Keys) -> Masks:
+        """The masks of `rows` in a batch that holds the rows `batch` and the documents `keys`.
+
+        A document is left out of a query's softmax when the judgments give it any grade above 0 for that query or for
+        another query of the same text, when it has the text of such a document or of the query itself, title or no
+        title, when it stands in the batch a second time, or when the guide finds it as near as the positive.
         """
-        triples = [self.triples[row] for row in rows]
-        documents: dict[str, str] = {}
-        for triple in triples:
-            for text in _texts(triple, self.negatives):
-                documents.setdefault(self._key[text], text)
-        labels = [self._labels(triple, list(documents)) for triple in triples]
-        return Batch([triple.query for triple in triples], list(documents.values()), labels)
+        first: dict[int, int] = {}
+        for column, key in enumerate(keys.tolist()):
+            first.setdefault(key, column)
+        positive = np.asarray([first[self._docs[row][0]] for row in rows], dtype=np.int64)
+        again = np.asarray([first[key] != column for column, key in enumerate(keys.tolist())], dtype=bool)
+        relevant = _known(self._relevant, self.row_query[list(rows)], keys) | again
+        own = np.zeros((len(rows), len(keys)), dtype=bool)
+        for number, row in enumerate(rows):
+            own[number, [first[key] for key in self._docs[row]]] = True
+        queries = positive_queries = self._answers(rows, batch)
+        left_out, positive_documents = relevant, relevant | own
+        if self.guide is not None:
+            close = self._guided(rows, batch, keys, positive)
+            left_out, positive_documents = left_out | close[0], positive_documents | close[1]
+            queries, positive_queries = queries | close[2], positive_queries | close[3]
+        line = np.arange(len(rows))
+        left_out[line, positive] = False
+        positive_documents[line, positive] = True
+        return Masks(positive, left_out, own, positive_documents, queries, positive_queries)
 
-    def _labels(self, triple: Triple, keys: Sequence[str]) -> list[int]:
-        positive, query = self._key[triple.positive], normalise(triple.query)
-        relevant = self._relevant[query]
-        return [
-            POSITIVE
-            if key == positive
-            else MASKED
-            if key in relevant or query in (key, self._bare.get(key))
-            else NEGATIVE
-            for key in keys
-        ]
+    def _answers(self, rows: Sequence[int], batch: Sequence[int]) -> Mask:
+        """Bool (n_rows, n_batch): queries of the same text, and those of which one has a positive of the other."""
+        own, others = self.row_query[list(rows)], self.row_query[list(batch)]
+        positives, theirs = self._row_positive[list(rows)], self._row_positive[list(batch)]
+        same = (own[:, None] == others) | (positives[:, None] == theirs)
+        shared: Mask = same | _known(self._relevant, own, theirs) | _known(self._relevant, others, positives).T
+        return shared
+
+    def _guided(self, rows: Sequence[int], batch: Sequence[int], keys: Keys, positive: Keys) -> tuple[Mask, ...]:
+        """Where the guide scores above the pair: query-document, positive-document, query-query, positive-query."""
+        assert self.guide is not None
+        own, others = self.guide.queries[self.row_query[list(rows)]], self.guide.queries[self.row_query[list(batch)]]
+        documents = self.guide.documents[keys]
+        positives = documents[positive]
+        scores = own @ documents.T
+        pair = np.take_along_axis(scores, positive[:, None], axis=1)
+        ceiling = pair - np.abs(pair) * self.guide.margin
+        close = scores > ceiling
+        close &= ~_known(self._certified, self.row_query[list(rows)], keys)
+        pairs = ((positives, documents), (own, others), (positives, others))
+        return close, *(left @ right.T > ceiling for left, right in pairs)
 
 
 @dataclass
@@ -84,41 +182,60 @@ class Collator:
     valid_label_columns: tuple[str, ...] = ("label",)
 
     def __call__(self, rows: Sequence[Mapping[str, int]]) -> dict[str, Any]:
-        """`query_*`, `document0_*`, `document1_*`, ... and `label`, int64 (n_queries, n_documents).
+        """`query0_*`, ..., `document0_*`, ... and `label`: `rows` and `keys`, which say whose texts they are.
 
-        Documents come longest first in blocks of 32, each padded to its own longest text: padding one batch to its
-        longest document costs more than the documents do. The columns of `label` are in that order.
+        Texts come longest first in blocks of 16, each padded to its own longest text: padding one batch to its longest
+        text costs more than the texts do. `rows` and `keys` are in that order.
         """
         import torch
 
-        batch = self.builder.build([row["row"] for row in rows])
-        order = sorted(range(len(batch.documents)), key=lambda column: -len(batch.documents[column]))
-        documents = [batch.documents[column] for column in order]
-        inputs: dict[str, Any] = {"label": torch.tensor(batch.labels, dtype=torch.int64)[:, order]}
-        inputs |= self._features("query", batch.queries, "query")
-        for number, start in enumerate(range(0, len(documents), BLOCK_DOCUMENTS)):
-            block = documents[start : start + BLOCK_DOCUMENTS]
-            inputs |= self._features(f"document{number}", block, "document")
+        numbers = [row["row"] for row in rows]
+        keys = self.builder.keys(numbers)
+        documents = [self.builder.document_texts[key] for key in keys]
+        queries = [self.builder.query_texts[self.builder.row_query[number]] for number in numbers]
+        by_length = _longest_first(queries), _longest_first(documents)
+        inputs: dict[str, Any] = {
+            "label": {
+                "rows": torch.tensor([numbers[n] for n in by_length[0]], dtype=torch.int64),
+                "keys": torch.from_numpy(keys[by_length[1]]),
+            }
+        }
+        inputs |= self._features("query", [queries[n] for n in by_length[0]])
+        return inputs | self._features("document", [documents[n] for n in by_length[1]])
+
+    def _features(self, role: Role, texts: list[str]) -> dict[str, Any]:
+        inputs: dict[str, Any] = {}
+        prompt = prompt_of(self.model, role) or None
+        for number, start in enumerate(range(0, len(texts), BLOCK_DOCUMENTS)):
+            features = self.model.preprocess(texts[start : start + BLOCK_DOCUMENTS], prompt=prompt, task=role)
+            inputs |= {f"{role}{number}_{key}": value for key, value in features.items()}
         return inputs
 
-    def _features(self, prefix: str, texts: list[str], role: Role) -> dict[str, Any]:
-        features = self.model.preprocess(texts, prompt=prompt_of(self.model, role) or None, task=role)
-        return {f"{prefix}_{key}": value for key, value in features.items()}
+
+def _longest_first(texts: Sequence[str]) -> list[int]:
+    return sorted(range(len(texts)), key=lambda number: -len(texts[number]))
 
 
-def _texts(triple: Triple, negatives: int | None) -> list[str]:
-    return [triple.positive, *(negative.text for negative in triple.negatives[:negatives])]
+def _key(text: str, numbers: dict[str, int], texts: list[str]) -> int:
+    """The number of a normalised text; a new one is added to `numbers`, its spelling to `texts`."""
+    normal = normalise(text)
+    if normal not in numbers:
+        numbers[normal] = len(texts)
+        texts.append(text)
+    return numbers[normal]
+
+
+def _known(of: Mapping[int, set[int]], queries: Keys, documents: Keys) -> Mask:
+    """Bool (n_queries, n_documents): whether the document's key is among those `of` the query's."""
+    columns: dict[int, list[int]] = defaultdict(list)
+    for column, key in enumerate(documents.tolist()):
+        columns[key].append(column)
+    found = np.zeros((len(queries), len(documents)), dtype=bool)
+    for number, query in enumerate(queries.tolist()):
+        for key in columns.keys() & of.get(query, frozenset()):
+            found[number, columns[key]] = True
+    return found
 
 
 def _doc_ids(triple: Triple, negatives: int | None) -> list[str]:
     return [triple.positive_id, *(negative.doc_id for negative in triple.negatives[:negatives])]
-
-
-def _relevant_texts(part: Part, documents: Mapping[str, Document]) -> dict[str, set[str]]:
-    """Normalised texts of all documents of any grade above 0, by normalised query text."""
-    relevant: dict[str, set[str]] = defaultdict(set)
-    text_of = part.text_of()
-    for query_id, doc_id, grade in part.qrels.judgments():
-        if grade > 0 and doc_id in documents:
-            relevant[normalise(text_of[query_id])].add(normalise(documents[doc_id].full_text))
-    return relevant

@@ -1,16 +1,16 @@
-"""The dev split, measured by retrieval while training: what chooses the best step."""
+"""The dev split, measured by retrieval while training: what chooses the checkpoint."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
-from sentence_transformers.sentence_transformer.evaluation import SentenceEvaluator
 
-from closecall.encoder import Encoder, ModelConfig, TextEncoder
+from closecall.encoder import Encoder, Vectors
 from closecall.measures import Measure, per_query
 from closecall.records import Document
 from closecall.search import ExactIndex, as_run
@@ -26,43 +26,64 @@ DEPTH = 100
 
 @dataclass(frozen=True)
 class DevSet:
-    """The dev queries, the corpus they search and the measure that counts."""
+    """The dev queries, the documents they search and the measure that counts."""
 
     part: Part
     documents: Sequence[Document]
     measure: Measure
 
     def value(self, encoder: Encoder, store: VectorStore) -> float:
-        """The mean of the measure over the dev queries, in [0, 1]: exact search over the whole corpus."""
+        """The mean of the measure over the dev queries, in [0, 1], by vectors that are kept in the store."""
+        documents = store.get(encoder, self.document_texts(), "document", f"{len(self.documents):,} documents")
+        return self.score(documents, store.get(encoder, self.query_texts(), "query", "dev queries"))
+
+    def score(self, documents: Vectors, queries: Vectors) -> float:
+        """The mean of the measure over the dev queries, in [0, 1]: exact search by these vectors."""
         doc_ids = [document.doc_id for document in self.documents]
-        documents = store.get(encoder, self.document_texts(), "document", f"{len(doc_ids):,} documents")
-        queries = store.get(encoder, [query.text for query in self.part.queries], "query", "dev queries")
         hits = ExactIndex(documents, doc_ids).search(queries, max(DEPTH, self.measure.cutoff or 0))
         run = as_run(hits, [query.query_id for query in self.part.queries], doc_ids)
         return per_query(self.part.qrels, run, [self.measure]).mean(self.measure)
 
     def document_texts(self) -> list[str]:
-        """What is encoded of the corpus, in its order."""
+        """What is encoded of the documents, in their order."""
         return [document.full_text for document in self.documents]
 
+    def query_texts(self) -> list[str]:
+        """The texts of the dev queries, in their order."""
+        return [query.text for query in self.part.queries]
 
-class DevEvaluator(SentenceEvaluator):
-    """A DevSet in the form the trainer calls. The vectors of each step stay in `store`, named by the step's weights."""
+    def pool(self, documents: Vectors, queries: Vectors, size: int) -> list[int]:
+        """Rows of the documents judged for these queries and of `size` nearest to them, rank by rank.
 
-    def __init__(self, dev: DevSet, config: ModelConfig, store: VectorStore) -> None:
-        super().__init__()
-        self.dev, self.config, self.store = dev, config, store
-        self.fingerprints: dict[int, str] = {}
-        """By step: the name of its vectors. Steps before a resume are not in it."""
-        self.primary_metric = str(dev.measure)
+        The vectors are those of the base. What only a tuned model would confuse is missing from the pool, so it ranks
+        checkpoints among each other; whether one beats the base is decided on all documents.
+        """
+        row = {document.doc_id: number for number, document in enumerate(self.documents)}
+        chosen = dict.fromkeys(
+            row[judgment.doc_id] for judgment in self.part.qrels.judgments() if judgment.doc_id in row
+        )
+        hits = ExactIndex(documents, list(row)).search(queries, DEPTH)
+        wanted = len(chosen) + size
+        if wanted >= len(self.documents):
+            return list(range(len(self.documents)))
+        for number in hits.rows.T.ravel().tolist():
+            if len(chosen) >= wanted:
+                break
+            chosen.setdefault(number)
+        return sorted(chosen)
 
-    def __call__(
-        self, model: SentenceTransformer, output_path: str | None = None, epoch: float = -1, steps: int = -1, **_: Any
-    ) -> dict[str, float]:
-        """`{measure: value}` of the model as it is at this step."""
-        self.fingerprints[steps] = weights_fingerprint(model)
-        encoder = TextEncoder.of_step(model, self.config, self.fingerprints[steps])
-        return {str(self.dev.measure): self.dev.value(encoder, self.store)}
+    def over(self, rows: Sequence[int]) -> DevSet:
+        """The same queries over some of the documents."""
+        return DevSet(self.part, [self.documents[row] for row in rows], self.measure)
+
+
+def mean_pairwise_cosine(vectors: Vectors) -> float:
+    """The mean cosine of two different rows of unit vectors; near 1 when they have collapsed to one."""
+    count = len(vectors)
+    if count < 2:
+        return 0.0
+    total = np.square(vectors.sum(axis=0, dtype=np.float64)).sum()
+    return float((total - count) / (count * (count - 1)))
 
 
 def weights_fingerprint(model: SentenceTransformer) -> str:

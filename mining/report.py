@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from closecall.pictures import curve_picture, histogram_picture
 from mining.artifact import HardNegative, Integers, Triple, read_triples_table
 from mining.config import MiningConfig
 from mining.filters import OUTCOMES, SUSPECTED
 from mining.pages import render
-from mining.pictures import curve_picture, histogram_picture
 
 SHOWN = 10
 """Examples of each kind."""

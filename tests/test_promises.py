@@ -51,9 +51,11 @@ def test_1_no_query_of_test_or_dev_is_among_the_training_rows(finished):
 
 def test_2_the_checkpoint_is_the_step_that_was_best_on_dev(finished):
     curve = json.loads((finished.output / "checkpoint" / "curve.json").read_text())
-    assert len(curve["points"]) >= 5  # before training, and twice in each of two epochs
-    best = max(curve["points"], key=lambda point: (point["dev"], -point["step"]))
-    assert curve["best_step"] == best["step"]
+    (seed,) = curve["seeds"]
+    assert len(seed["points"]) >= 5  # before training, and twice in each of two epochs
+    best = max(seed["points"], key=lambda point: (point["dev"], -point["step"]))
+    assert curve["chosen"]["step"] == best["step"]
+    assert curve["chosen"]["share"] == 1 or seed["mixed"]
 
 
 def test_3_no_judged_document_of_any_grade_is_a_hard_negative(finished):

@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mining.pictures import COLOURS, curve_picture, histogram_picture
+from closecall.pictures import COLOURS, curve_picture, histogram_picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 EDGES = [number / 10 for number in range(11)]
@@ -141,9 +141,9 @@ def test_the_same_numbers_give_the_same_bytes_and_leave_matplotlib_as_it_was(cur
 
 def test_matplotlib_is_loaded_by_drawing_alone_and_pyplot_not_at_all():
     code = """
-import sys, mining.pictures
+import sys, closecall.pictures
 before = "matplotlib" in sys.modules
-mining.pictures.curve_picture([0, 1], {"a": [0, 1]}, "t", "x")
+closecall.pictures.curve_picture([0, 1], {"a": [0, 1]}, "t", "x")
 print(before, "matplotlib" in sys.modules, "matplotlib.pyplot" in sys.modules)
 """
     root = Path(__file__).resolve().parents[2]

@@ -1,4 +1,4 @@
-"""Pictures for the pages of mining: SVG to put into HTML as it is, the same bytes for the same numbers.
+"""Pictures for pages: SVG to put into HTML as it is, the same bytes for the same numbers.
 
 Text, axes and grid have the colour of the page's text, so a picture is legible on light and dark pages. What is drawn
 differs in colour (a choice of Okabe and Ito, with 3:1 and more on white and on near black) and in dashes.
@@ -42,15 +42,15 @@ def histogram_picture(edges: Sequence[float], counts: Mapping[str, Sequence[int]
     if not found:
         return ""
     borders, bins = _cropped(np.asarray(edges, dtype=np.float64), list(found.values()))
-    figure, axes = _frame(title, x_label, "share", list(found))
+    figure, axes = frame(title, x_label, "share", list(found))
     for number, (label, values) in enumerate(zip(found, bins, strict=True)):
-        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": _dashes(number)}
+        style = {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes(number)}
         shares = values / values.sum()
         axes.stairs(shares, borders, fill=True, alpha=0.12, color=style["color"], linewidth=0)
         axes.stairs(shares, borders, label=label, linewidth=1.8, **style)
     axes.set_xlim(borders[0], borders[-1])
     axes.set_ylim(bottom=0)
-    return _svg(figure, title)
+    return svg(figure, title)
 
 
 def curve_picture(
@@ -62,16 +62,16 @@ def curve_picture(
     y_label: str = "share",
 ) -> str:
     """SVG of curves of shares, 0 to 1, over the same x; a vertical line with its value at `marker` if x reaches it."""
-    figure, axes = _frame(title, x_label, y_label, list(curves))
+    figure, axes = frame(title, x_label, y_label, list(curves))
     for number, (label, values) in enumerate(curves.items()):
         colour = COLOURS[number % len(COLOURS)]
-        axes.plot(x, values, label=label, linewidth=1.8, color=colour, linestyle=_dashes(number))
+        axes.plot(x, values, label=label, linewidth=1.8, color=colour, linestyle=dashes(number))
     axes.set_xlim(min(x), max(x))
     axes.set_ylim(0, 1.14)
     axes.set_yticks([0, 0.25, 0.5, 0.75, 1])
     if marker is not None and min(x) <= marker <= max(x):
         _mark(axes, marker)
-    return _svg(figure, title)
+    return svg(figure, title)
 
 
 def _mark(axes: Axes, marker: float) -> None:
@@ -83,7 +83,8 @@ def _mark(axes: Axes, marker: float) -> None:
     axes.text(place, 1.08, f"{marker:g}", ha="right" if before else "left", va="center", color=INK, fontsize=10)
 
 
-def _dashes(number: int) -> Any:
+def dashes(number: int) -> Any:
+    """The line style of curve number `number`: differs with its colour, and where colours come again."""
     return DASHES[(number + number // len(COLOURS)) % len(DASHES)]
 
 
@@ -99,7 +100,7 @@ def _cropped(edges: Floats, counts: Sequence[npt.NDArray[Any]]) -> tuple[Floats,
     return borders, [np.add.reduceat(values, starts) for values in counts]
 
 
-def _frame(title: str, x_label: str, y_label: str, labels: Sequence[str]) -> tuple[Figure, Axes]:
+def frame(title: str, x_label: str, y_label: str, labels: Sequence[str]) -> tuple[Figure, Axes]:
     """A figure with a title and room for a legend of these labels, and its empty axes; shares are in percent.
 
     Places are set in inches: matplotlib's own layout takes longer than all the drawing.
@@ -128,7 +129,7 @@ def _columns(labels: Sequence[str]) -> int:
     return 3 if max(map(len, labels)) <= 13 else 2
 
 
-def _svg(figure: Figure, title: str) -> str:
+def svg(figure: Figure, title: str) -> str:
     """The figure with a legend as an SVG element that scales with the page and says what it is."""
     from matplotlib import rc_context
 
