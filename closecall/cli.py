@@ -8,11 +8,13 @@ from __future__ import annotations
 import io
 import os
 import sys
+import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
+from closecall.errors import CloseCallError
 from closecall.mining_commands import audit, calibrate, export, judge_import
 from closecall.options import (
     ConfigArgument,
@@ -25,6 +27,7 @@ from closecall.options import (
     print_result,
     set_quiet,
 )
+from closecall.processes import leave, rank
 
 app = typer.Typer(
     name="closecall",
@@ -40,6 +43,8 @@ app = typer.Typer(
 
 STOPPED = 130
 """The exit code that typer makes of Ctrl-C, without a word."""
+FIRST_SPEAKS_S = 5.0
+"""How long another process than the first one keeps its error to itself."""
 
 
 def _print_version(asked: bool) -> None:
@@ -181,21 +186,30 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal of another encoding must not end a run
-    from closecall.errors import CloseCallError
-
     try:
         app()
     except CloseCallError as error:
-        sys.stderr.write(f"error: {error}\n")
-        sys.exit(2)
+        _fail(str(error))
     except OSError as error:
         place = f"{error.filename}: " if error.filename else ""
-        sys.stderr.write(f"error: {place}{error.strerror or error}; mend it and run the same command again\n")
-        sys.exit(2)
+        _fail(f"{place}{error.strerror or error}; mend it and run the same command again")
     except SystemExit as end:
         if end.code == STOPPED:
             sys.stderr.write("stopped; what was finished is kept, and the same command goes on from there\n")
+        else:
+            leave()
         raise
+
+
+def _fail(message: str) -> NoReturn:
+    """Say what went wrong and end with exit code 2.
+
+    Of several processes with the same fault the first one says it, and its end is that of all.
+    """
+    if rank() > 0:
+        time.sleep(FIRST_SPEAKS_S)
+    sys.stderr.write(f"error: {message}\n")
+    sys.exit(2)
 
 
 def _stage(config: Path, assignments: list[str] | None, stage: str, as_json: bool, quiet: bool) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from closecall.processes import rank
+
 ConfigArgument = Annotated[Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment.")]
 SetOption = Annotated[
     list[str] | None,
@@ -35,11 +37,13 @@ def set_quiet(quiet: bool) -> None:
     """Whether stderr stays silent."""
     from closecall.progress import console
 
-    console.quiet = quiet
+    console.quiet = quiet or rank() > 0
 
 
 def print_result(result: object) -> None:
-    """The result on stdout: text as it is, anything else as JSON."""
+    """The result on stdout, by the first process of a job: text as it is, anything else as JSON."""
+    if rank() > 0:
+        return
     if isinstance(result, str):
         typer.echo(result)
     else:

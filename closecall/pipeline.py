@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dat
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.errors import ArtifactError, DataError
 from closecall.manifest import Artifact, artifact_key
+from closecall.processes import by_main, rank
 from closecall.progress import say
 from closecall.split import make_split, plan_split, read_part, summary
 from closecall.vectors import VectorStore
@@ -104,7 +106,18 @@ class Experiment:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Hold the lock of `output`; ArtifactError when another closecall is at work there."""
+        """Hold the lock of `output`; ArtifactError when another closecall is at work there.
+
+        Of several processes of one job the first one holds it for all.
+        """
+        by_main(self._acquire)
+        try:
+            yield
+        finally:
+            if rank() == 0:
+                self._release()
+
+    def _acquire(self) -> None:
         try:
             self.output.mkdir(parents=True, exist_ok=True)
             self._lock.acquire(blocking=False)
@@ -116,13 +129,12 @@ class Experiment:
             raise ArtifactError(
                 f"{self.output}: cannot be written ({error.strerror}); choose another `output`"
             ) from error
-        try:
-            yield
-        finally:
-            self._lock.release()
-            if not self._lock.is_locked and [path.name for path in self.output.iterdir()] == [LOCK]:
-                (self.output / LOCK).unlink()  # nothing was written: leave nothing
-                self.output.rmdir()
+
+    def _release(self) -> None:
+        self._lock.release()
+        if not self._lock.is_locked and [path.name for path in self.output.iterdir()] == [LOCK]:
+            (self.output / LOCK).unlink()  # nothing was written: leave nothing
+            self.output.rmdir()
 
     def split(self) -> Artifact:
         """Divide the judged queries; a split on disk is frozen, and kept or extended."""
@@ -131,7 +143,7 @@ class Experiment:
             say(f"data: {note}")
         self._check_columns(dataset)
         with self._alone():
-            artifact = make_split(dataset, self.config.split, self.output / "split")
+            artifact = by_main(lambda: make_split(dataset, self.config.split, self.output / "split"))
         say(summary(artifact))
         return artifact
 
@@ -145,9 +157,9 @@ class Experiment:
         """Mine hard negatives for the train part of the split."""
         from mining.stage import mine
 
-        split = self._frozen_split()
+        split, place = self._frozen_split(), self.output / "mined"
         with self._alone():
-            return mine(self.corpus, split, self.base, self.store, self.config.mining, self.output / "mined")
+            return by_main(lambda: mine(self.corpus, split, self.base, self.store, self.config.mining, place))
 
     def calibrate(self, depth: int | None = None) -> Artifact:
         """What each margin and rank window would leave of one search, and the margin to mine with."""
@@ -156,7 +168,9 @@ class Experiment:
         split, folder = self._frozen_split(), self.output / "calibration"
         with self._alone():
             wanted = depth or self.config.mining.max_depth
-            return calibrate(self.corpus, split, self.base, self.store, self.config.mining, wanted, folder)
+            return by_main(
+                lambda: calibrate(self.corpus, split, self.base, self.store, self.config.mining, wanted, folder)
+            )
 
     def audit(self, rows: int, folder: Path | None) -> Sheet:
         """The most suspicious candidates of the mined artifact as a sheet to mark, by default in `audit/`."""
@@ -166,7 +180,7 @@ class Experiment:
         documents, reviewed = self.corpus.documents, self.reviewed
         mined, place = self._mined(split), folder or self.output / "audit"
         with self._alone():
-            return audit(mined, split, documents, self.config.mining, reviewed, rows, place)
+            return by_main(lambda: audit(mined, split, documents, self.config.mining, reviewed, rows, place))
 
     def judge_import(self, sheet: Path) -> Imported:
         """The marks of a sheet as judgments in the file of `data.reviewed`, or in `reviewed.tsv` beside the config."""
@@ -174,7 +188,7 @@ class Experiment:
 
         train, mined = read_part(self._frozen_split(), "train"), Artifact.find(self.output / "mined", "mine")
         with self._alone():
-            return import_marks(sheet, self.corpus.documents, train, self.reviewed, mined)
+            return by_main(lambda: import_marks(sheet, self.corpus.documents, train, self.reviewed, mined))
 
     @property
     def reviewed(self) -> Path:
@@ -189,7 +203,7 @@ class Experiment:
         mined = self._mined(self._frozen_split())
         documents = {document.doc_id: document for document in self.corpus.documents}
         place = folder or self.output / "export" / form
-        return export(read_triples(mined), form, place, negatives, documents, mined.key)
+        return by_main(lambda: export(read_triples(mined), form, place, negatives, documents, mined.key))
 
     def finetune(self) -> Artifact:
         """Train on the mined triples and keep the best on dev; in later rounds mine with it, and train on."""
@@ -202,7 +216,7 @@ class Experiment:
             for number in range(2, self.config.finetune.rounds + 1):
                 encoder = self._tuned(checkpoint)
                 place = self._place("mined", number)
-                mined = mine(self.corpus, split, encoder, self.store, self.config.mining, place)
+                mined = by_main(partial(mine, self.corpus, split, encoder, self.store, self.config.mining, place))
                 checkpoint = self._train(split, mined, encoder, number)
             return checkpoint
 
@@ -241,7 +255,11 @@ class Experiment:
         contenders = Contender("base", self.config.model.name, self.base), Contender("tuned", str(tuned.folder), tuned)
         verdict = self.output / "verdict"
         with self._alone():
-            return evaluate(self.corpus, split, mined, checkpoint, *contenders, self.store, self.config.eval, verdict)
+            return by_main(
+                lambda: evaluate(
+                    self.corpus, split, mined, checkpoint, *contenders, self.store, self.config.eval, verdict
+                )
+            )
 
     def run(self) -> Artifact:
         """All stages in order; what is unchanged is kept."""
@@ -316,7 +334,7 @@ def demo_experiment(output: Path, services: str, assignments: Sequence[str] = ()
     from closecall.demo import DEMO_SERVICES, build_demo_dataset
 
     chosen = [name.strip() for name in services.split(",") if name.strip()] or list(DEMO_SERVICES)
-    built = build_demo_dataset(output / "data", None if chosen == ["all"] else chosen)
+    built = by_main(lambda: build_demo_dataset(output / "data", None if chosen == ["all"] else chosen))
     say(
         f"demo: {built.queries:,} task headings of AWS CLI examples as queries, {built.documents:,} documented "
         f"operations of {len(built.services)} services as documents,\n      read from the installed packages "

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from closecall.processes import rank
+
 PIPED_WIDTH = 110
 """Columns when stderr is no terminal, where rich would assume 80 and fold the table."""
 
-console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else PIPED_WIDTH)
+console = Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else PIPED_WIDTH, quiet=rank() > 0)
+"""Of several processes of one job the first one speaks."""
 LINE_EVERY_S = 10.0
 
 

@@ -1,57 +1,14 @@
-"""Batches over several processes: embeddings gathered with their gradients, and who does what."""
+"""Embeddings of several processes as one batch, with exact gradients."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
-PATIENCE = timedelta(days=1)
-"""How long processes wait for each other: the first one encodes for all while they do."""
-
-
-def join() -> int:
-    """Join the processes that `torchrun` or `accelerate launch` started, if any did; how many there are."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1 and processes() == 1:
-        from accelerate import PartialState
-
-        PartialState(timeout=PATIENCE)
-    return processes()
-
-
-def processes() -> int:
-    """How many processes train together; 1 outside `torchrun` and `accelerate launch`."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
-
-
-def rank() -> int:
-    """The number of this process, from 0."""
-    return dist.get_rank() if processes() > 1 else 0
-
-
-def from_main(value: Any) -> Any:
-    """What the first process has, in all of them; any picklable object."""
-    if processes() == 1:
-        return value
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
-
-
-@contextmanager
-def main_first() -> Iterator[None]:
-    """The block runs in the first process, and then in the others, which find what it has written."""
-    if rank() > 0:
-        from_main(None)
-    yield
-    if rank() == 0:
-        from_main(None)
+from closecall.processes import processes, rank
 
 
 def gather(tensor: Tensor) -> Tensor:

@@ -10,9 +10,10 @@ from sentence_transformers.base.losses.gradcache import CachedLossMixin
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+from closecall.processes import processes
 from finetune.batch import BatchBuilder, Masks
 from finetune.config import FinetuneConfig
-from finetune.gather import gather, processes
+from finetune.gather import gather
 
 
 class JudgedMultipleNegativesRankingLoss(CachedLossMixin, nn.Module):

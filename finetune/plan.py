@@ -93,10 +93,11 @@ class PlannedBatches:
     """The batches of a plan in the form of a torch batch sampler; the trainer skips those before a resumed step."""
 
     drop_last = False
+    batch_size = None
+    """They differ in size: of those of a set size accelerate would hand none out that is smaller."""
 
     def __init__(self, schedule: Plan) -> None:
         self.schedule = schedule
-        self.batch_size = max((len(batch) for batch in schedule.batches), default=1)
 
     def __iter__(self) -> Iterator[list[int]]:
         for batch in self.schedule.batches:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, Role, TextEncoder, load_encoder
+from closecall.errors import ConfigError
 from closecall.manifest import Artifact, Draft, artifact_key, up_to_date, writing
 from closecall.measures import Measure
 from closecall.models import weight_files
-from closecall.progress import console, progress, say
+from closecall.processes import join, main_first, processes, rank, wait_for_all
+from closecall.progress import progress, say
 from closecall.split import read_part
 from closecall.vectors import VectorStore
 from finetune import prompts
@@ -25,7 +27,6 @@ from finetune.card import training_card
 from finetune.config import FinetuneConfig
 from finetune.dev import DevSet, mean_pairwise_cosine, weights_fingerprint
 from finetune.estimate import check_disk, estimate
-from finetune.gather import from_main, join, main_first, processes, rank
 from finetune.picture import curve_picture
 from finetune.plan import Plan, Rows, nearest_rows, plan
 from finetune.weights import copy_of, resolved_precision, set_dropout
@@ -72,7 +73,6 @@ def finetune(
     work = folder.with_name(f".{folder.name}.work")
     key = artifact_key("finetune", inputs, config.resolved())
     main = rank() == 0
-    console.quiet = console.quiet or not main
     tuned = TextEncoder(encoder.folder, encoder.config)  # one of its own: the base stays what it is
     stage = _Stage(corpus, split, mined, encoder, tuned, store, config)
     with ExitStack() as stack:
@@ -90,9 +90,10 @@ def finetune(
             draft.path(f"{MODEL}/README.md").write_text(training_card(curve, config, encoder), encoding="utf-8")
             draft.device = encoder.device
             stack.close()
-            shutil.rmtree(work, ignore_errors=True)
             say(summary(curve))
-    from_main(None)
+    wait_for_all()
+    if main:
+        shutil.rmtree(work, ignore_errors=True)
     return Artifact.open(folder, "finetune")
 
 
@@ -143,6 +144,11 @@ class _Stage:
         curves: list[SeedCurve] = []
         for seed in self.config.seeds:
             schedule = plan(len(self.builder), self.config, seed, neighbours, processes())
+            if not all(map(len, schedule.batches)):
+                raise ConfigError(
+                    f"finetune.batch_size: a step has {len(schedule.rows(1))} rows, too few for {processes()} "
+                    "processes; raise it, or start fewer of them"
+                )
             if not curves:
                 self._say_cost(schedule, work)
             self.steps = schedule.steps

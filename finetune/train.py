@@ -23,12 +23,12 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from closecall.encoder import ModelConfig, TextEncoder
 from closecall.errors import ConfigError, ModelError
+from closecall.processes import from_main, rank
 from closecall.vectors import VectorStore
 from finetune.artifact import CurvePoint, Mixed, SeedCurve
 from finetune.batch import BatchBuilder, Collator
 from finetune.config import FinetuneConfig, Precision
 from finetune.dev import DevSet, mean_pairwise_cosine, weights_fingerprint
-from finetune.gather import from_main, rank
 from finetune.loss import JudgedMultipleNegativesRankingLoss
 from finetune.plan import Plan, PlannedBatches
 from finetune.weights import add_adapters, autocast, averaged, copy_of, remove_adapters

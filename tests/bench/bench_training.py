@@ -243,8 +243,7 @@ def poor_data(dataset: Path, folder: Path) -> None:
     for file in (*dataset.glob("corpus.jsonl*"), *dataset.glob("queries.jsonl*"), *dataset.glob("qrels/*.tsv")):
         shutil.copyfile(file, folder / file.relative_to(dataset))
     corpus = next(folder.glob("corpus.jsonl*"))
-    opened = gzip.open(corpus, "rt", encoding="utf-8") if corpus.suffix == ".gz" else corpus.open(encoding="utf-8")
-    with opened as handle:
+    with (gzip.open if corpus.suffix == ".gz" else open)(corpus, "rt", encoding="utf-8") as handle:
         ids = [json.loads(line)["_id"] for line in handle]
     rng, train = random.Random(0), folder / "qrels" / "train.tsv"
     head, *lines = train.read_text(encoding="utf-8").splitlines()

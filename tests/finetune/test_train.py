@@ -28,7 +28,7 @@ from finetune.loss import JudgedMultipleNegativesRankingLoss
 from finetune.stage import summary
 from mining.artifact import read_triples
 
-SHORT = ("finetune.epochs=1", "finetune.evaluations_per_epoch=4")
+SHORT = ("finetune.epochs=1", "finetune.evaluations_per_epoch=4", "finetune.precision=float32")
 
 
 @pytest.fixture(autouse=True)
