@@ -121,6 +121,23 @@ def run(config: ConfigArgument, set_: SetOption = None, json_: JsonOption = Fals
 
 
 @app.command()
+def publish(
+    config: ConfigArgument,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write; it must not be there yet.")],
+    push_to_hub: Annotated[
+        str | None, typer.Option(metavar="OWNER/NAME", help="Upload it to this repository, private if it is new.")
+    ] = None,
+    set_: SetOption = None,
+    quiet: QuietOption = False,
+) -> None:
+    """Copy the checkpoint to hand it on, with the verdict in its model card; uploaded only when asked."""
+    from closecall.pipeline import load_experiment
+
+    set_quiet(quiet)
+    print_result(str(load_experiment(config, set_ or ()).publish(folder, push_to_hub)))
+
+
+@app.command()
 def demo(
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the demo's data and artifacts.")] = Path(
         "closecall-demo"

@@ -261,6 +261,13 @@ class Experiment:
                 )
             )
 
+    def publish(self, folder: Path, repository: str | None) -> Path:
+        """The checkpoint as a folder to hand on, with the verdict in its card; uploaded where `repository` is named."""
+        from eval.publish import publish
+
+        checkpoint = self._rounds(self._frozen_split())[1]
+        return by_main(lambda: publish(checkpoint, Artifact.open(self.output / "verdict", "eval"), folder, repository))
+
     def run(self) -> Artifact:
         """All stages in order; what is unchanged is kept."""
         with self._alone():

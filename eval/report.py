@@ -67,25 +67,29 @@ def _without_many_small(cells: Sequence[tuple[str, ...]]) -> tuple[list[tuple[st
 
 def markdown(content: Mapping[str, Any], shown: Shown | None, values: Mapping[str, tuple[float, float]]) -> str:
     """The whole report of a `verdict.json` as Markdown. `values`: (base, tuned) of the deciding measure by query id."""
+    parts = [f"# Verdict: {content['outcome']}", *results(content), *_facts(content)]
+    if shown is not None:
+        parts += _examples(content["measure"], values, shown)
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def results(content: Mapping[str, Any]) -> list[str]:
+    """The sentence of a `verdict.json`, its rules and its table, as paragraphs of Markdown."""
     result = content["overall"][content["measure"]]
-    rules = "\n".join(f"- {rule['name']}: **{rule['outcome']}**, {rule['evidence']}" for rule in content["rules"])
+    resolvable = content["resolvable_gain"]
     parts = [
-        f"# Verdict: {content['outcome']}",
         content["sentence"],
-        rules,
-        f"The smallest gain that this test set shows with 80 % power is {points(content['resolvable_gain'])} points of "
+        "\n".join(f"- {rule['name']}: **{rule['outcome']}**, {rule['evidence']}" for rule in content["rules"]),
+        f"The smallest gain that this test set shows with 80 % power is {points(resolvable)} points of "
         f"{content['measure']}."
-        if content["resolvable_gain"] is not None
+        if resolvable is not None
         else "",
         "## Measures and slices",
         _markdown_table(HEADER, rows(content)),
         f"In points (hundredths); {_interval_note(content)}. Overall: p = {result['p_value']:.4f} (permutation), "
         f"{result['wins']} wins, {result['ties']} ties, {result['losses']} losses. nDCG gain: {content['gain']}.",
-        *_facts(content),
     ]
-    if shown is not None:
-        parts += _examples(content["measure"], values, shown)
-    return "\n\n".join(part for part in parts if part) + "\n"
+    return [part for part in parts if part]
 
 
 def _models(content: Mapping[str, Any]) -> list[str]:

@@ -67,7 +67,8 @@ def decide(
         outcome = "adopt"
     else:
         outcome = "undecided"
-    needed = _needed(comparison, config) if outcome == "undecided" else None
+    open_gain = outcome == "undecided" and rules[0].outcome == "undecided"
+    needed = _needed(comparison, config) if open_gain else None
     sentence = _sentence(outcome, comparison, config, needed, rules)
     return Verdict(outcome, sentence, tuple(rules), needed, resolvable)
 

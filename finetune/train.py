@@ -18,6 +18,7 @@ from safetensors.torch import load_file, load_model, save_file, save_model
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.base.losses.gradcache import has_static_embedding_input
 from transformers import PrinterCallback, TrainerCallback
+from transformers.integrations import TensorBoardCallback, get_reporting_integration_callbacks
 from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -35,6 +36,7 @@ from finetune.weights import add_adapters, autocast, averaged, copy_of, remove_a
 
 KEY_FILE = "key.txt"
 WEIGHTS = "weights.safetensors"
+TRACKED = "runs"
 SAVE_EVERY_S = 300.0
 """A killed training loses at most this, and the step it was in."""
 LOG_EVERY_STEPS = 10
@@ -157,7 +159,7 @@ def _run(
         train_dataset=Dataset.from_dict({"row": list(range(len(training.builder)))}),
         loss=JudgedMultipleNegativesRankingLoss(model, training.builder, training.config),
         data_collator=Collator(training.builder, model),
-        callbacks=[watch],
+        callbacks=[watch, *_trackers(training, seed)],
     )
     trainer.schedule, trainer.builder = schedule, training.builder
     watch.log = trainer.log
@@ -187,7 +189,7 @@ def _arguments(
         save_total_limit=2,
         logging_strategy="no",
         logging_nan_inf_filter=False,  # the filter puts the mean so far in place of a loss that is no number
-        report_to=list(config.report_to) or "none",
+        report_to="none",  # of the trackers, see _trackers
         disable_tqdm=True,
         dataloader_pin_memory=False,
         ddp_broadcast_buffers=False,  # processes may have different numbers of blocks, and buffers never change
@@ -195,6 +197,20 @@ def _arguments(
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several visible GPUs would multiply the batch, and so the plan
     return arguments
+
+
+def _trackers(training: Training, seed: int) -> list[TrainerCallback]:
+    """What is named in `report_to`; TensorBoard's logs go to `runs/` in the output, a folder per training."""
+    found = []
+    for name in training.config.report_to:
+        try:
+            (kind,) = get_reporting_integration_callbacks([name])
+            found.append(kind())
+        except (RuntimeError, ImportError) as error:
+            raise ConfigError(f"finetune.report_to: {name}: {str(error).splitlines()[0]}") from None
+        if isinstance(found[-1], TensorBoardCallback) and found[-1].logging_dir is None:
+            found[-1].logging_dir = str(training.work.parent / TRACKED / f"{training.key[:12]}-seed-{seed}")
+    return found
 
 
 class _Trainer(SentenceTransformerTrainer):

@@ -77,7 +77,8 @@ def reference(script: Path, dataset: Path, folder: Path, arguments: argparse.Nam
     with contextlib.redirect_stdout(text):
         module.main()
     made[0].save_pretrained(str(folder), create_model_card=False)
-    found: dict[str, Any] = json.loads(text.getvalue())
+    printed = text.getvalue()
+    found: dict[str, Any] = json.loads(printed[printed.index("{\n") :])  # after what the trainer printed
     return {key: found[key] for key in ("training_rows", "seconds")}
 
 
@@ -226,7 +227,6 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
 def harm(arguments: argparse.Namespace) -> dict[str, Any]:
     """Train on random positives: judgments of the training queries are dealt anew among them."""
     dataset, work = arguments.dataset, arguments.work
-    made = experiment(dataset, work, arguments, f"output={work / (dataset.name + '-harm')}")
     poor = work / f"{dataset.name}-poor"
     poor_data(dataset, poor)
     made = experiment(poor, work, arguments)

@@ -1,4 +1,5 @@
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -6,6 +7,7 @@ from closecall.records import Judgment, Qrels, Run, ScoredDoc
 from closecall.slices import Slice
 from eval.compare import compare
 from eval.config import EvalConfig
+from eval.guard import GuardResult
 from eval.verdict import EXIT_CODES, decide
 
 SETTINGS = {"measure": "MRR", "measures": (), "resamples": 999, "min_slice_queries": 10}
@@ -22,7 +24,7 @@ def run_of(ranks):
     )
 
 
-def verdict(moves, slices=(), **settings):
+def verdict(moves, slices=(), guard=None, seed_spread=None, **settings):
     """The verdict on queries that move [(count, rank before, rank after), ...], numbered q0, q1, ... through all."""
     before = [rank for count, rank, _ in moves for _ in range(count)]
     after = [rank for count, _, rank in moves for _ in range(count)]
@@ -31,7 +33,7 @@ def verdict(moves, slices=(), **settings):
     runs = (run_of(dict(zip(names, ranks, strict=True))) for ranks in (before, after))
     config = EvalConfig(**SETTINGS | settings)
     named = [Slice(name, frozenset(members)) for name, members in dict(slices).items()]
-    return decide(compare(qrels, *runs, config, named), config)
+    return decide(compare(qrels, *runs, config, named), config, guard, seed_spread)
 
 
 GAIN = [(36, 2, 1), (4, 1, 1)]  # +1/2 for 36 of 40: +45 points
@@ -164,6 +166,35 @@ def test_the_resolvable_gain_is_that_of_the_spread_measured():
     # n = 20, sd 0.49: (1.96 + 0.84) * 0.49 / sqrt(20) = 0.31, a little more since the interval uses Student's t.
     assert verdict(UNSURE).resolvable_gain == pytest.approx(0.31, abs=0.04)
     assert verdict([(20, 1, 1)]).resolvable_gain == 0
+
+
+def guard(n=40, harmed=False):
+    """A guard set of n queries that lose 3 points."""
+    comparison = SimpleNamespace(delta=-0.03, n=n, n_groups=n)
+    return GuardResult("general", 500, comparison, 0.01 if harmed else 0.2, harmed)
+
+
+def test_a_guard_set_shown_harmed_rejects_a_gain_and_is_named():
+    found = verdict(GAIN, guard=guard(harmed=True))
+    assert (found.outcome, found.rules[2].outcome) == ("reject", "failed")
+    assert found.sentence.endswith(
+        ": the guard set loses no more than 2.0 points: shown to lose more: -3.0 (n = 40) on general."
+    )
+
+
+def test_a_guard_set_not_shown_harmed_lets_a_gain_pass_and_one_too_small_leaves_it_undecided():
+    assert verdict(GAIN, guard=guard()).outcome == "adopt"
+    small = verdict(GAIN, guard=guard(n=19))
+    assert (small.outcome, small.rules[2].outcome) == ("undecided", "undecided")
+    assert "19 independent queries are too few (20): -3.0 (n = 19) on general" in small.sentence
+    assert verdict(LOSS, guard=guard(n=19)).outcome == "reject"
+
+
+def test_a_gain_no_larger_than_what_seeds_differ_by_is_undecided():
+    assert verdict(GAIN, seed_spread=0.44).outcome == "adopt"  # the gain is 45 points
+    found = verdict(GAIN, seed_spread=0.46)
+    assert (found.outcome, found.rules[2].outcome, found.queries_to_decide) == ("undecided", "undecided", None)
+    assert "+45.0 against 46.0 between the best and the worst seed on dev" in found.sentence
 
 
 def test_the_exit_codes_are_0_10_and_11():

@@ -10,11 +10,12 @@ import pytest
 import torch
 import yaml
 from sentence_transformers import SentenceTransformer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import finetune.stage
 import finetune.train
 from closecall.encoder import TextEncoder, load_encoder
-from closecall.errors import ArtifactError, CloseCallError, ModelError
+from closecall.errors import ArtifactError, CloseCallError, ConfigError, ModelError
 from closecall.manifest import Artifact
 from closecall.measures import Measure
 from closecall.pipeline import load_experiment
@@ -394,10 +395,17 @@ def test_settings_that_cannot_be_are_refused(experiment, setting, message):
 
 
 def test_training_reports_to_the_trackers_that_are_named(experiment):
-    pytest.importorskip("tensorboard")
-    made = experiment("finetune.report_to=tensorboard")
+    made = experiment("finetune.report_to=tensorboard", "finetune.seeds=[0,1]")
     made.finetune()
-    assert list((made.output / "checkpoint").rglob("events.out.*"))
+    for folder in (made.output / "runs").iterdir():
+        events = EventAccumulator(str(folder)).Reload()
+        assert {"train/loss", "train/dev_nDCG@10"} <= set(events.Tags()["scalars"])
+    assert sorted(folder.name[-7:] for folder in (made.output / "runs").iterdir()) == ["-seed-0", "-seed-1"]
+
+
+def test_a_tracker_that_is_not_installed_is_a_fault_of_the_config(experiment):
+    with pytest.raises(ConfigError, match=r"finetune\.report_to: trackio: .*trackio"):
+        experiment("finetune.report_to=trackio").finetune()
 
 
 def test_the_curve_is_a_picture_and_the_model_has_a_card(experiment):
