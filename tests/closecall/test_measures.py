@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from closecall.errors import ConfigError, DataError
-from closecall.measures import FORMULAS, Gain, Measure, QueryValues, dcg, parse_measures, per_query
+from closecall.measures import FORMULAS, Gain, Measure, QueryValues, dcg, parse_measures, per_query, per_query_of_rows
 from closecall.records import Judgment, Qrels, Run, ScoredDoc
 
 
@@ -400,3 +400,24 @@ def test_all_bad_names_are_reported_together():
 
 def test_measures_keep_their_order_and_two_spellings_of_one_measure_count_once():
     assert [str(m) for m in parse_measures(["MRR", "ndcg@10", "nDCG@10", "rr"])] == ["MRR", "nDCG@10"]
+
+
+@given(st.integers(0, 10_000))
+def test_hits_have_the_values_of_the_run_they_make(seed):
+    rng = np.random.default_rng(seed)
+    doc_ids = [f"d{number}" for number in range(12)]
+    names = [f"q{number}" for number in range(5)]
+    judged = {q: {d: int(rng.integers(0, 4)) for d in rng.choice([*doc_ids, "gone"], 4, replace=False)} for q in names}
+    asked = [q for q in [*names, "unjudged"] if rng.random() < 0.8]
+    rows = np.asarray([rng.permutation(12)[:8] for _ in asked], dtype=np.int64).reshape(len(asked), 8)
+    rows[rng.random(rows.shape) < 0.1] = -1
+    rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)  # nothing comes last
+    run = ranked_run({q: [doc_ids[row] for row in line if row >= 0] for q, line in zip(asked, rows, strict=True)})
+    measures = parse_measures(["nDCG@5", "recall@3", "hit@2", "MRR", "MAP", "MAP@4", "precision@6", "judged@4"])
+    qrels = graded(judged)
+    by_run = per_query(qrels, run, measures)
+    by_rows = per_query_of_rows(qrels, rows, asked, doc_ids, measures)
+    assert by_rows.query_ids == by_run.query_ids
+    assert by_rows.missing_from_run == by_run.missing_from_run
+    for measure in measures:
+        np.testing.assert_array_equal(by_rows.values[str(measure)], by_run.values[str(measure)])
