@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from closecall.records import Qrels, Run
+from closecall.search import NOTHING
 
 UNJUDGED = np.iinfo(np.int64).min  # stands for "no grade" while grades are looked up
-NOTHING = UNJUDGED + 1  # and this for "no document"
+EMPTY = UNJUDGED + 1  # and this for "no document"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,7 @@ def rank_grades(run: Run, qrels: Qrels, query_ids: Sequence[str]) -> RankedGrade
         judgments = qrels.grades(query_id)
         doc_ids = dict.fromkeys(scored.doc_id for scored in run.ranking(query_id))
         lines.append([judgments.get(doc_id, UNJUDGED) for doc_id in doc_ids])
-    return _ranked(_padded(lines, NOTHING), qrels, query_ids)
+    return _ranked(_padded(lines, EMPTY), qrels, query_ids)
 
 
 def grades_of_rows(
@@ -63,13 +64,13 @@ def grades_of_rows(
     if keys.size:
         at = np.minimum(np.searchsorted(keys, wanted), keys.size - 1)
         np.copyto(found, grades[at], where=keys[at] == wanted)
-    found[rows < 0] = NOTHING
+    found[rows == NOTHING] = EMPTY
     return _ranked(found, qrels, query_ids)
 
 
 def _ranked(found: NDArray[np.int64], qrels: Qrels, query_ids: Sequence[str]) -> RankedGrades:
-    """`found` holds grades, UNJUDGED and NOTHING."""
-    returned = found != NOTHING
+    """`found` holds grades, UNJUDGED and EMPTY."""
+    returned = found != EMPTY
     judged = returned & (found != UNJUDGED)
     grades = np.where(judged, found, 0)
     ideal = [sorted(qrels.grades(query_id).values(), reverse=True) for query_id in query_ids]

@@ -12,6 +12,8 @@ from closecall.encoder import Vectors
 from closecall.errors import DataError
 from closecall.records import Run, ScoredDoc
 
+NOTHING = -1
+"""Stands for "no document" in the rows of hits."""
 SCORE_DECIMALS = 6
 """Scores are rounded to what a run file holds: float32 noise (1e-7) decides no rank, and file and memory agree."""
 
@@ -21,7 +23,7 @@ class Hits:
     """The nearest documents of each query, best first."""
 
     rows: npt.NDArray[np.int64]
-    """int64 (n_queries, depth): row of the document in the corpus."""
+    """int64 (n_queries, depth): row of the document in the corpus; NOTHING where there are no more."""
     scores: npt.NDArray[np.float64]
     """float64 (n_queries, depth): cosine in [-1, 1], rounded to 6 decimals, descending; ties by document id."""
 

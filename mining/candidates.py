@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from closecall.encoder import Vectors
-from closecall.search import ExactIndex, Hits
+from closecall.search import NOTHING, ExactIndex, Hits
 
 Integers = npt.NDArray[np.int64]
 Ranks = npt.NDArray[np.int32]
 Scores = npt.NDArray[np.float64]
-
-NOTHING = -1
-"""Row number where a line has fewer candidates than the widest."""
 
 
 @dataclass(frozen=True)

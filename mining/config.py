@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from closecall.config import ConfigPath, Settings
+from closecall.cross_encoder import CrossEncoderConfig
 from closecall.encoder import ModelConfig, ModelName
 
 SourceKind = Literal["dense", "bm25", "run", "judged", "random"]
@@ -97,6 +98,11 @@ class GuideConfig(Settings):
         0.05, ge=0, lt=2, description="on the guide's scores; at most positive - |positive| * this; null: none"
     )
     margin: float | None = Field(None, ge=0, description="on the guide's scores: at most positive - this; null: none")
+
+    def scorer(self) -> CrossEncoderConfig:
+        """The settings of the cross-encoder."""
+        assert self.cross_encoder is not None
+        return CrossEncoderConfig(name=self.cross_encoder, **{name: getattr(self, name) for name in _OF_CROSS_ENCODER})
 
     @model_validator(mode="after")
     def _one_model(self) -> GuideConfig:

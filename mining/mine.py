@@ -16,10 +16,10 @@ import numpy.typing as npt
 from closecall.encoder import Vectors
 from closecall.errors import DataError
 from closecall.records import Document, Run
-from closecall.search import ExactIndex
+from closecall.search import NOTHING, ExactIndex
 from closecall.split import Part
 from mining.artifact import Found, Pairs, SourceColumns
-from mining.candidates import NOTHING, Candidates, Integers, merge, of_one
+from mining.candidates import Candidates, Integers, merge, of_one
 from mining.config import MiningConfig, SourceConfig
 from mining.filters import (
     CODE,

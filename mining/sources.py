@@ -8,13 +8,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from closecall.bm25 import Bm25Index
 from closecall.encoder import Vectors
 from closecall.errors import DataError
 from closecall.readers import some
 from closecall.records import Document, Query, Run
-from closecall.search import ExactIndex, Hits
-from closecall.text import words
-from mining.candidates import NOTHING, Integers
+from closecall.search import NOTHING, ExactIndex, Hits
+from mining.candidates import Integers
 from mining.known import Known
 
 
@@ -55,52 +55,17 @@ class DenseSource:
 
 
 class Bm25Source:
-    """Documents that share words with the query, by BM25 as bm25s computes it (Lucene's form, k1 1.5, b 0.75).
-
-    Words are those of `closecall.text.words`: no stemming and no stop words, so that every language is treated alike.
-    """
+    """Documents that share words with the query, by BM25."""
 
     ranked = scored = deepens = True
 
     def __init__(self, documents: Sequence[Document], queries: Sequence[Query]) -> None:
-        import bm25s
-
-        self.size = len(documents)
-        vocabulary: dict[str, int] = {}
-        ids = [
-            [vocabulary.setdefault(word, len(vocabulary)) for word in words(document.full_text)]
-            for document in documents
-        ]
-        self.queries = [
-            np.asarray(sorted({vocabulary[word] for word in words(query.text) if word in vocabulary}), dtype=np.int32)
-            for query in queries
-        ]
-        self.retriever = bm25s.BM25(k1=1.5, b=0.75, method="lucene", backend="numpy")
-        if vocabulary:
-            self.retriever.index((ids, vocabulary), show_progress=False, leave_progress=False)
-        order = np.argsort(np.asarray([document.doc_id for document in documents], dtype=object), kind="stable")
-        self._id_order = order
+        self.index = Bm25Index(documents)
+        self.queries = [self.index.known_words(query.text) for query in queries]
 
     def find(self, queries: Integers, depth: int) -> Hits:
         """The `depth` best that share a word, ties by document id."""
-        depth = min(depth, self.size)
-        rows = np.full((len(queries), depth), NOTHING, dtype=np.int64)
-        scores = np.full((len(queries), depth), np.nan)
-        for line, query in enumerate(queries.tolist()):
-            if self.queries[query].size:
-                found, values = self._best(self.queries[query], depth)
-                rows[line, : len(found)], scores[line, : len(found)] = found, values
-        return Hits(rows, scores)
-
-    def _best(self, query: npt.NDArray[np.int32], depth: int) -> tuple[Integers, npt.NDArray[np.float64]]:
-        scores = np.round(np.asarray(self.retriever.get_scores_from_ids(query), dtype=np.float64), 6)[self._id_order]
-        if depth < len(scores):  # everything that scores as much as the last one, so that ties are cut by id
-            floor = np.partition(scores, len(scores) - depth)[len(scores) - depth]
-            near = np.flatnonzero(scores >= max(floor, np.nextafter(0.0, 1.0)))
-        else:
-            near = np.flatnonzero(scores > 0)
-        best = near[np.argsort(-scores[near], kind="stable")][:depth]
-        return self._id_order[best].astype(np.int64), scores[best].astype(np.float64)
+        return self.index.search([self.queries[query] for query in queries.tolist()], depth)
 
     def facts(self) -> dict[str, Any]:
         """Queries that share no word with any document."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from closecall.cross_encoder import CrossEncoderScorer, ScoreCache, cross_encoder_fingerprint
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, Vectors, load_encoder
 from closecall.manifest import Artifact, sha256_file, up_to_date, writing
@@ -21,14 +22,7 @@ from mining.calibrate import calibrate as calibrated
 from mining.calibrate import open_config
 from mining.calibrate_report import page
 from mining.config import GuideConfig, MiningConfig
-from mining.guide import (
-    CrossEncoderGuide,
-    EncoderGuide,
-    Guide,
-    ScoreCache,
-    cross_encoder_fingerprint,
-    guide_folder,
-)
+from mining.guide import CrossEncoderGuide, EncoderGuide, Guide, guide_folder
 from mining.mine import Miner, Outside
 from mining.report import examples, report_html, summary
 from mining.sources import facts_of
@@ -56,7 +50,7 @@ def mine_inputs(corpus: Corpus, split: Artifact, encoder: Encoder, config: Minin
 def _guide_fingerprint(config: GuideConfig) -> str:
     if config.encoder is not None:
         return load_encoder(config.encoder).fingerprint
-    return cross_encoder_fingerprint(guide_folder(config), config)
+    return cross_encoder_fingerprint(guide_folder(config), config.scorer())
 
 
 def mine(
@@ -139,7 +133,8 @@ def _guide(
     if config.encoder is not None:
         document_vectors, query_vectors = vectors(load_encoder(config.encoder), "guide")
         return EncoderGuide(query_vectors, document_vectors)
-    return CrossEncoderGuide(guide_folder(config), config, queries, texts, ScoreCache(cache))
+    scorer = CrossEncoderScorer(guide_folder(config), config.scorer(), ScoreCache(cache), "guide")
+    return CrossEncoderGuide(scorer, queries, texts)
 
 
 def write_mined(miner: Miner, folder: Path, slices: Sequence[Slice]) -> dict[str, Any]:

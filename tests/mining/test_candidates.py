@@ -2,8 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from closecall.search import ExactIndex, Hits
-from mining.candidates import NOTHING, Candidates, merge, of_one
+from closecall.search import NOTHING, ExactIndex, Hits
+from mining.candidates import Candidates, merge, of_one
 
 COSINES = [0.9, 0.8, 0.8, 0.5, -0.1]
 IDS = ["e", "d", "c", "b", "a"]  # rows 1 and 2 tie, and `c` comes before `d`

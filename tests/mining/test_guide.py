@@ -4,10 +4,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from closecall import cross_encoder as module
+from closecall.cross_encoder import CrossEncoderScorer, ScoreCache, cross_encoder_fingerprint
 from closecall.errors import ModelError
-from mining import guide as module
 from mining.config import GuideConfig
-from mining.guide import CrossEncoderGuide, EncoderGuide, ScoreCache, cross_encoder_fingerprint
+from mining.guide import CrossEncoderGuide, EncoderGuide
 
 QUERIES = ["make a bucket", "remove the user"]
 DOCUMENTS = ["create the bucket", "delete the user", "list the key and the alarm and the image"]
@@ -20,20 +21,21 @@ def make(cross_encoder, tmp_path):
 
     def make(folder=cross_encoder, **settings):
         config = GuideConfig(**{"cross_encoder": str(folder), "device": "cpu"} | settings)
-        return CrossEncoderGuide(folder, config, QUERIES, DOCUMENTS, ScoreCache(tmp_path / "guide" / "scores.sqlite"))
+        cache = ScoreCache(tmp_path / "guide" / "scores.sqlite")
+        return CrossEncoderGuide(CrossEncoderScorer(folder, config.scorer(), cache, "guide"), QUERIES, DOCUMENTS)
 
     return make
 
 
 def watched(guide, answer=None):
     """The pairs that the model of a guide is asked for from now on; `answer` gives their scores in its place."""
-    asked, model = [], guide.__dict__.get("model")
+    asked, model = [], guide.scorer.__dict__.get("model")
 
     def predict(pairs, **settings):
         asked.extend(pairs)
         return np.asarray(answer(pairs)) if answer else model.predict(pairs, **settings)
 
-    guide.__dict__["model"] = SimpleNamespace(predict=predict)
+    guide.scorer.__dict__["model"] = SimpleNamespace(predict=predict)
     return asked
 
 
@@ -106,7 +108,7 @@ def test_a_score_that_is_no_number_stays_none_and_is_not_asked_for_again(make):
 
 def test_a_model_with_two_labels_is_no_guide(make, save_cross_encoder, tmp_path):
     guide = make(save_cross_encoder(tmp_path / "two", labels=2))
-    with pytest.raises(ModelError, match=r"two: gives \(2,\) values for a pair, expected one; a guide is a cross-enc"):
+    with pytest.raises(ModelError, match=r"two: gives \(2,\) values for a pair, expected one; use a cross-enc"):
         guide.scores(*PAIRS)
 
 
@@ -120,7 +122,7 @@ def test_a_folder_that_cannot_be_loaded_is_an_error(make, tmp_path):
 
 def test_other_weights_than_the_pinned_are_refused(cross_encoder):
     with pytest.raises(ModelError, match=r"weights have sha256 .* expects a{64}"):
-        cross_encoder_fingerprint(cross_encoder, GuideConfig(cross_encoder="x", model_sha256="a" * 64))
+        cross_encoder_fingerprint(cross_encoder, GuideConfig(cross_encoder="x", model_sha256="a" * 64).scorer())
 
 
 @pytest.mark.parametrize("damage", [lambda whole: b"no database", lambda whole: whole[: len(whole) // 2]])
@@ -128,7 +130,7 @@ def test_a_damaged_file_of_scores_is_begun_anew(make, damage):
     first, second, third = make(), make(), make()
     watched(first, lengths)
     scores = first.scores(*PAIRS)
-    file = first.cache.file
+    file = first.scorer.cache.file
     file.write_bytes(damage(file.read_bytes()))
     asked = watched(second, lengths)
     assert second.scores(*PAIRS).tolist() == scores.tolist()
@@ -140,15 +142,15 @@ def test_a_damaged_file_of_scores_is_begun_anew(make, damage):
 
 def test_other_weights_have_other_scores_under_other_keys(make, save_cross_encoder, tmp_path):
     first, other = make(), make(save_cross_encoder(tmp_path / "other", seed=1))
-    assert first.fingerprint != other.fingerprint
+    assert first.scorer.fingerprint != other.scorer.fingerprint
     scores = first.scores(*PAIRS)
     assert (other.scores(*PAIRS) != scores).all()
     assert (make().scores(*PAIRS) == scores).all()
 
 
 def test_what_changes_no_score_changes_no_key(make):
-    assert make(batch_size=1, device="cpu", margin=0.5).fingerprint == make().fingerprint
-    assert make(max_length_tokens=8).fingerprint != make().fingerprint
+    assert make(batch_size=1, device="cpu", margin=0.5).scorer.fingerprint == make().scorer.fingerprint
+    assert make(max_length_tokens=8).scorer.fingerprint != make().scorer.fingerprint
 
 
 def test_the_maximum_length_cuts_what_the_model_reads(make):

@@ -5,9 +5,8 @@ import pytest
 
 from closecall.errors import DataError
 from closecall.records import Document, Judgment, Qrels, Query, Run, ScoredDoc
-from closecall.search import ExactIndex
+from closecall.search import NOTHING, ExactIndex
 from closecall.split import Part
-from mining.candidates import NOTHING
 from mining.known import known_documents
 from mining.sources import Bm25Source, DenseSource, JudgedSource, RandomSource, RunSource, facts_of
 
