@@ -15,13 +15,11 @@ from typing import Annotated, NoReturn
 import typer
 
 from closecall.errors import CloseCallError
+from closecall.eval_commands import compare, measure, print_verdict, show_verdict
 from closecall.mining_commands import audit, calibrate, export, judge_import
 from closecall.options import (
     ConfigArgument,
-    GainOption,
     JsonOption,
-    MeasureOption,
-    PositiveOption,
     QuietOption,
     SetOption,
     print_result,
@@ -153,46 +151,12 @@ def demo(
     from closecall.pipeline import demo_experiment
 
     set_quiet(quiet)
-    _print_verdict(demo_experiment(output, services, set_ or ()).run().folder, json_)
+    print_verdict(demo_experiment(output, services, set_ or ()).run().folder, json_)
 
 
-@app.command()
-def measure(
-    qrels: Annotated[Path, typer.Option("--qrels", help="Judgments: BEIR TSV or TREC qrels.")],
-    run_: Annotated[Path, typer.Option("--run", help="Run in TREC form.")],
-    measures: MeasureOption = None,
-    gain: GainOption = "exp",
-    positive_from: PositiveOption = 1,
-    per_query: Annotated[bool, typer.Option("--per-query", help="One line per query and measure too.")] = False,
-    json_: JsonOption = False,
-) -> None:
-    """Measures of a run from any engine. No model is needed."""
-    from eval.runs import measure_run, measure_text
-
-    result = measure_run(qrels, run_, measures or ("nDCG@10", "recall@1", "recall@5", "MRR"), gain, positive_from)
-    print_result(result.as_json(per_query) if json_ else measure_text(result, per_query))
-
-
-@app.command()
-def compare(
-    qrels: Annotated[Path, typer.Option("--qrels", help="Judgments: BEIR TSV or TREC qrels.")],
-    base: Annotated[Path, typer.Option("--base", help="Run of the model in use, in TREC form.")],
-    tuned: Annotated[Path, typer.Option("--tuned", help="Run of the model that might replace it.")],
-    queries: Annotated[Path | None, typer.Option("--queries", help="queries.jsonl, to slice by its columns.")] = None,
-    group_by: Annotated[
-        str | None, typer.Option(help="Column of --queries whose values are resampled whole; default: as in split/.")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the eval section: measure=MRR.")
-    ] = None,
-    positive_from: PositiveOption = 1,
-    json_: JsonOption = False,
-) -> None:
-    """Compare two runs on the same queries: paired deltas, intervals, slices and the verdict. No model is needed."""
-    from eval.runs import compare_runs
-
-    content = compare_runs(qrels, base, tuned, queries, set_ or (), positive_from, group_by)
-    raise typer.Exit(_print_content(content, json_))
+app.command()(measure)
+app.command()(compare)
+app.command("verdict")(show_verdict)
 
 
 def main() -> None:
@@ -244,28 +208,7 @@ def _verdict(config: Path, assignments: list[str] | None, stage: str, as_json: b
 
     set_quiet(quiet)
     artifact = getattr(load_experiment(config, assignments or ()), stage)()
-    raise typer.Exit(_print_verdict(artifact.folder, as_json))
-
-
-def _print_verdict(folder: Path, as_json: bool) -> int:
-    from closecall.manifest import Artifact
-    from closecall.progress import say
-
-    content = Artifact.open(folder, "eval").read_json("verdict.json")
-    code = _print_content(content, as_json)
-    say(f"report: {folder / 'report.md'}")
-    say(f"artifacts: {folder.parent} (split, mined, checkpoint, verdict)")
-    return code
-
-
-def _print_content(content: dict, as_json: bool) -> int:  # type: ignore[type-arg]
-    """The table on stderr, the verdict's sentence (or all of it as JSON) on stdout; its exit code."""
-    from closecall.progress import console
-    from eval.report import table
-
-    console.print(table(content))
-    print_result(content if as_json else content["sentence"])
-    return int(content["exit_code"])
+    raise typer.Exit(print_verdict(artifact.folder, as_json))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,13 @@ class CrossEncoderScorer:
             )
         return [float(value) for value in np.round(values, 6)]
 
+    def not_finite(self, pair: tuple[str, str]) -> ModelError:
+        """The error for a pair that the model gives no number for."""
+        return ModelError(
+            f"{self.folder}: gives no finite score for the query {pair[0][:60]!r} and the document {pair[1][:60]!r}; "
+            "try another model or a smaller max_length_tokens"
+        )
+
     @cached_property
     def model(self) -> CrossEncoder:
         """The loaded model."""

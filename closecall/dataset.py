@@ -140,6 +140,16 @@ def load_corpus(data: DataConfig) -> Corpus:
     return Corpus(tuple(reading.corpus.rows.values()), tuple(reading.notes), file, _content_hash([file]))
 
 
+def load_documents(path: Path) -> list[Document]:
+    """The documents of a file alone. Raises one DataError with all faults."""
+    reading = _Reading()
+    _read_documents(reading, path)
+    if reading.faults:
+        raise DataError(fault_list(str(path), reading.faults))
+    assert reading.corpus is not None
+    return list(reading.corpus.rows.values())
+
+
 def load_queries(path: Path) -> list[Query]:
     """The queries of a file alone. Raises one DataError with all faults."""
     reading = _Reading()
@@ -167,7 +177,10 @@ def load_dataset(data: DataConfig) -> Dataset:
 
 
 def _read_corpus(reading: _Reading, data: DataConfig) -> None:
-    path = corpus_file(data)
+    _read_documents(reading, corpus_file(data))
+
+
+def _read_documents(reading: _Reading, path: Path) -> None:
     items, faults = read_jsonl(path)
     records = read_records(path, items, "_id", _document)
     reading.empty = {

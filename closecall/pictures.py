@@ -130,13 +130,13 @@ def _columns(labels: Sequence[str]) -> int:
 
 
 def svg(figure: Figure, title: str) -> str:
-    """The figure with a legend as an SVG element that scales with the page and says what it is."""
+    """The figure as an SVG element that scales with the page and says what it is; a legend if anything has a label."""
     from matplotlib import rc_context
 
-    columns = _columns(figure.axes[0].get_legend_handles_labels()[1])
-    look = {"ncols": columns, "frameon": False, "fontsize": 10, "labelcolor": INK, "handlelength": 2.6}
-    place = (0, 1 - 0.27 / figure.get_figheight())
-    figure.legend(loc="upper left", bbox_to_anchor=place, borderaxespad=0.2, **look)
+    if labels := figure.axes[0].get_legend_handles_labels()[1]:
+        look = {"ncols": _columns(labels), "frameon": False, "fontsize": 10, "labelcolor": INK, "handlelength": 2.6}
+        place = (0, 1 - 0.27 / figure.get_figheight())
+        figure.legend(loc="upper left", bbox_to_anchor=place, borderaxespad=0.2, **look)
     text = StringIO()
     with rc_context({"svg.hashsalt": title, "svg.fonttype": "none", "font.family": [FONT]}):
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))

@@ -247,18 +247,14 @@ class Experiment:
 
     def evaluate(self) -> Artifact:
         """Base against checkpoint on the test part of the split, and the verdict."""
-        from eval.stage import Contender, evaluate
+        from eval.stage import evaluate
 
         split = self._frozen_split()
         mined, checkpoint = self._rounds(split)
-        tuned = self._tuned(checkpoint)
-        contenders = Contender("base", self.config.model.name, self.base), Contender("tuned", str(tuned.folder), tuned)
-        verdict = self.output / "verdict"
+        tuned, config, verdict = self._tuned(checkpoint), self.config.eval, self.output / "verdict"
         with self._alone():
             return by_main(
-                lambda: evaluate(
-                    self.corpus, split, mined, checkpoint, *contenders, self.store, self.config.eval, verdict
-                )
+                lambda: evaluate(self.corpus, split, mined, checkpoint, self.base, tuned, self.store, config, verdict)
             )
 
     def publish(self, folder: Path, repository: str | None) -> Path:

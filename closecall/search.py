@@ -27,6 +27,10 @@ class Hits:
     scores: npt.NDArray[np.float64]
     """float64 (n_queries, depth): cosine in [-1, 1], rounded to 6 decimals, descending; ties by document id."""
 
+    def first(self, depth: int) -> Hits:
+        """The first `depth` of each line."""
+        return Hits(self.rows[:, :depth], self.scores[:, :depth])
+
 
 def rounded(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
     """Scores as they are compared and written: float64, 6 decimals, no negative zero."""

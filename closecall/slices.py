@@ -40,6 +40,8 @@ class Slice:
 
     name: str
     query_ids: frozenset[str]
+    column: str = ""
+    """The column, or columns, whose value it is; empty for a derived slice."""
 
 
 @dataclass(frozen=True)
@@ -109,19 +111,27 @@ def _column_slices(queries: Sequence[Query], columns: Sequence[str] | None) -> l
     values = {name: _values(queries, name) for name in _columns(queries)}
     if columns is None:
         columns = [name for name, by_query in values.items() if _worth_slicing(list(by_query.values()))]
-    columns = list(dict.fromkeys(columns))
-    unknown = [name for name in columns if not values.get(name)]
-    if unknown:
-        raise ConfigError(
-            f"slice_by: no query has a value (text, number, truth value) in the column {unknown[0]!r}; "
-            f"columns there are: {', '.join(values) or 'none'}"
-        )
     slices = []
-    for name in columns:
-        for value in sorted(set(values[name].values())):
-            members = frozenset(query_id for query_id, found in values[name].items() if found == value)
-            slices.append(Slice(f"{name}={value}", members))
+    for name in dict.fromkeys(columns):
+        labels = _labels(values, name)
+        if not labels:
+            raise ConfigError(
+                f"slice_by: no query has a value (text, number, truth value) in the column {name!r}; "
+                f"columns there are: {', '.join(values) or 'none'}; two of them together are written `a+b`"
+            )
+        for label in sorted(set(labels.values())):
+            members = frozenset(query_id for query_id, found in labels.items() if found == label)
+            slices.append(Slice(label, members, name))
     return slices
+
+
+def _labels(values: Mapping[str, Mapping[str, str]], name: str) -> dict[str, str]:
+    """The slice of each query that has a value: `column=value`, or of two columns `a=x+b=y`."""
+    columns = (name,) if name in values else tuple(part.strip() for part in name.split("+"))
+    if not set(columns) <= values.keys():
+        return {}
+    queries = [query_id for query_id in values[columns[0]] if all(query_id in values[column] for column in columns)]
+    return {query_id: "+".join(f"{column}={values[column][query_id]}" for column in columns) for query_id in queries}
 
 
 def _worth_slicing(values: Sequence[str]) -> bool:
@@ -148,7 +158,7 @@ def _language_pairs(source: SliceSource) -> list[Slice]:
         for document in source.positives(query):
             if language and document.metadata.get("language"):
                 members.setdefault(f"{language}->{document.metadata['language']}", set()).add(query.query_id)
-    return [Slice(f"languages={pair}", frozenset(ids)) for pair, ids in sorted(members.items())]
+    return [Slice(f"languages={pair}", frozenset(ids), "languages") for pair, ids in sorted(members.items())]
 
 
 def _scripts(queries: Sequence[Query]) -> list[Slice]:

@@ -1,24 +1,164 @@
-"""The verdict artifact: `verdict.json`, both runs in TREC form, values per query and a report."""
+"""The verdict artifact: `verdict.json`, every run in TREC form, values per query, failures and reports."""
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from closecall.manifest import Artifact
+from closecall.trec import write_run
+from eval.answers import Answers
+from eval.archive import Entry, counts, json_lines, merged, read_archive, write_archive
 from eval.compare import Comparison
 from eval.config import EvalConfig
+from eval.evaluation import Evaluation
+from eval.failures import Failure, Finder, summarised
+from eval.page import page, query_rows
+from eval.report import Shown, markdown
 from eval.statistics import PairedResult
+from eval.unjudged import flattens_at
 from eval.verdict import Verdict
 
 VERDICT = "verdict.json"
-BASE_RUN = "base.run"
-TUNED_RUN = "tuned.run"
 PER_QUERY = "per_query.csv"
 REPORT = "report.md"
-SCHEMA = 1
+PAGE = "report.html"
+COSTS = "costs.json"
+FAILURES = "failures.jsonl"
+ARCHIVE = "failures.jsonl"
+"""Beside the verdict's folder, which each evaluation writes anew."""
+SCHEMA = 2
+
+
+def write_evaluation(
+    folder: Path,
+    evaluation: Evaluation,
+    facts: Mapping[str, Any],
+    lexical: Answers | None,
+    archive: Sequence[Entry],
+    key: str,
+) -> dict[str, Any]:
+    """Write all files of a verdict; the content of its `verdict.json`. `archive`: failures before this evaluation."""
+    failures = failures_of(evaluation, lexical)
+    entries = merged(archive, {f.query_id: f.query for f in failures}, evaluation.chosen.base.query_ids, key)
+    content = evaluation_json(evaluation, facts) | {
+        "failures": summarised(failures).as_json() | {"status": counts(entries, evaluation.chosen.base.query_ids)}
+    }
+    for name, answers in evaluation.answers.items():
+        write_run(folder / run_name(name), answers.run(), name, answers.query_ids)
+    write_per_query(folder / PER_QUERY, evaluation)
+    costs = {name: asdict(times) for name, times in evaluation.beside.times.items()}
+    status = {entry.query_id: entry.status for entry in entries}
+    found = [failure.as_json() | {"status": status[failure.query_id]} for failure in failures]
+    lines = "".join(json.dumps(failure, ensure_ascii=False) + "\n" for failure in found)
+    (folder / FAILURES).write_text(lines, encoding="utf-8")
+    (folder / COSTS).write_text(json.dumps(costs, indent=2) + "\n", encoding="utf-8")
+    (folder / REPORT).write_text(markdown(content, _examples(evaluation), _pairs(evaluation), costs), encoding="utf-8")
+    (folder / PAGE).write_text(page(content, costs, found, query_rows(evaluation)), encoding="utf-8")
+    (folder / VERDICT).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return content
+
+
+def _pairs(evaluation: Evaluation) -> dict[str, tuple[float, float]]:
+    """(incumbent, contender) of the deciding measure by query."""
+    chosen, measure = evaluation.chosen, evaluation.config.measure
+    base, tuned = (values.values[measure].tolist() for values in (chosen.base, chosen.tuned))
+    return dict(zip(chosen.base.query_ids, zip(base, tuned, strict=True), strict=True))
+
+
+def _examples(evaluation: Evaluation) -> Shown | None:
+    """What the examples of the report are drawn from; None without texts."""
+    asked = evaluation.asked
+    if not asked.documents:
+        return None
+    runs = (evaluation.answers[name].run() for name in (evaluation.incumbent, evaluation.ruling.contender))
+    return Shown(asked.queries, asked.documents, asked.qrels, *runs)
+
+
+def failures_of(evaluation: Evaluation, lexical: Answers | None) -> list[Failure]:
+    """The failures of the contender that the ruling is about."""
+    asked, named = evaluation.asked, evaluation.ruling.contender
+    finder = Finder(
+        asked.queries,
+        asked.documents,
+        asked.qrels,
+        evaluation.answers,
+        evaluation.incumbent,
+        named,
+        asked.truncated,
+        lexical,
+    )
+    ids = evaluation.chosen.base.query_ids
+    measure = evaluation.config.measure
+    return finder.failures(
+        {
+            name: dict(zip(ids, values.values[measure].tolist(), strict=True))
+            for name, values in evaluation.values.items()
+        }
+    )
+
+
+def keep_failures(verdict: Artifact, archive: Path, key: str) -> None:
+    """Merge the failures of a verdict into the archive; a second time changes nothing."""
+    lines = map(json.loads, json_lines(verdict.file(FAILURES)))
+    failing = {found["query_id"]: found["query"] for found in lines}
+    with verdict.file(PER_QUERY).open(encoding="utf-8", newline="") as handle:
+        asked = {row["query_id"] for row in csv.DictReader(handle)}
+    before = read_archive(archive)
+    entries = merged(before, failing, asked, key)
+    if entries != before:
+        write_archive(archive, entries)
+
+
+def run_name(system: str) -> str:
+    """The file that a system's run is in."""
+    return f"{system}.run"
+
+
+def evaluation_json(evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of `verdict.json`: the ruling and the contender that it is about, then what all systems have.
+
+    Times are no part of it: they stand in `costs.json`, so that the same inputs give the same bytes here.
+    """
+    ruling, named = evaluation.ruling, evaluation.ruling.contender
+    config = evaluation.config
+    found = {
+        name: verdict_json(evaluation.verdicts[name], comparison, config, {})
+        for name, comparison in evaluation.comparisons.items()
+    }
+    own = ("outcome", "sentence", "rules", "queries_to_decide", "resolvable_gain", "overall", "slices")
+    return (
+        found[named]
+        | {"outcome": ruling.outcome, "exit_code": ruling.exit_code, "sentence": ruling.sentence}
+        | {"incumbent": evaluation.incumbent, "contender": named}
+        | {
+            "others": {
+                name: {key: content[key] for key in (*own, "means_of_slices")}
+                for name, content in found.items()
+                if name != named
+            },
+            "gain_p_values": {name: _number(value) for name, value in evaluation.p_values.items()},
+            "bounds": {name: [_numbers(asdict(b)) for b in several] for name, several in evaluation.bounds.items()},
+            "recall_curves": {
+                name: {"recall": [_number(value) for value in curve.tolist()], "flattens_at": flattens_at(curve)}
+                for name, curve in evaluation.curves.items()
+            },
+            "sizes": {name: asdict(size) for name, size in evaluation.beside.sizes.items()},
+            "guard": {name: guard.as_json() for name, guard in evaluation.beside.guards.items()} or None,
+        }
+        | {"counted": _counted(evaluation)}
+        | dict(facts)
+    )
+
+
+def _counted(evaluation: Evaluation) -> dict[str, int]:
+    without = len(evaluation.values[evaluation.incumbent].without_positives)
+    missing = {f"queries_missing_from_{name}_run": len(v.missing_from_run) for name, v in evaluation.values.items()}
+    return {"queries_without_positives": without, **missing}
 
 
 def verdict_json(
@@ -49,6 +189,7 @@ def verdict_json(
             }
             for item in comparison.slices
         ],
+        "means_of_slices": [_numbers(asdict(item)) for item in comparison.means_of_slices],
         "counted": {
             "queries_without_positives": len(comparison.base.without_positives),
             "queries_missing_from_base_run": len(comparison.base.missing_from_run),
@@ -58,27 +199,38 @@ def verdict_json(
     }
 
 
-def write_per_query(path: Path, comparison: Comparison, texts: Mapping[str, str]) -> None:
-    """One CSV line per scored query: id, group, text, and base, tuned and delta of every measure."""
-    base, tuned = comparison.base, comparison.tuned
+def write_per_query(path: Path, evaluation: Evaluation) -> None:
+    """One CSV line per scored query: id, group, text, and per measure the value of each system and each delta."""
+    names, asked = list(evaluation.values), evaluation.asked
+    first = evaluation.chosen
+    measures = list(first.overall)
+    columns = [column for measure in measures for column in _columns(evaluation, measure)]
     with path.open("w", encoding="utf-8", newline="") as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        names = list(comparison.overall)
-        writer.writerow(["query_id", "group", "query", *(f"{kind} {name}" for name in names for kind in KINDS)])
-        for row, query_id in enumerate(base.query_ids):
-            group = comparison.groups[row] if comparison.groups else query_id
+        writer.writerow(["query_id", "group", "query", *columns])
+        for row, query_id in enumerate(first.base.query_ids):
+            group = first.groups[row] if first.groups else query_id
+            query = asked.queries.get(query_id)
             cells = []
-            for name in names:
-                before, after = float(base.values[name][row]), float(tuned.values[name][row])
-                cells += [f"{before:.6f}", f"{after:.6f}", f"{after - before:.6f}"]
-            writer.writerow([query_id, group, " ".join(texts.get(query_id, "").split()), *cells])
+            for measure in measures:
+                values = {name: float(evaluation.values[name].values[measure][row]) for name in names}
+                others = [values[name] - values[evaluation.incumbent] for name in evaluation.comparisons]
+                cells += [f"{value:.6f}" for value in [*values.values(), *others]]
+            writer.writerow([query_id, group, " ".join((query.text if query else "").split()), *cells])
 
 
-KINDS = ("base", "tuned", "delta")
+def _columns(evaluation: Evaluation, measure: str) -> list[str]:
+    several = len(evaluation.comparisons) > 1
+    deltas = [f"{name} - {evaluation.incumbent}" if several else "delta" for name in evaluation.comparisons]
+    return [f"{name} {measure}" for name in [*evaluation.values, *deltas]]
 
 
 def _result(result: PairedResult) -> dict[str, Any]:
-    return {key: _number(value) if isinstance(value, float) else value for key, value in asdict(result).items()}
+    return _numbers(asdict(result))
+
+
+def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: _number(value) if isinstance(value, float) else value for key, value in values.items()}
 
 
 def _number(value: float | None) -> float | None:

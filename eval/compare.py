@@ -14,7 +14,7 @@ from closecall.measures import QueryValues, per_query
 from closecall.records import Qrels, Run
 from closecall.slices import Slice
 from eval.config import EvalConfig
-from eval.statistics import PairedResult, holm, loss_p_value, paired
+from eval.statistics import PairedResult, holm, interval_of_slice_means, loss_p_value, paired
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,20 @@ class SliceResult:
 
 
 @dataclass(frozen=True)
+class MeanOfSlices:
+    """The slices of one column with the same weight each, by the deciding measure: a large one hides no small one."""
+
+    column: str
+    slices: int
+    n: int
+    base: float
+    tuned: float
+    delta: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
 class Comparison:
     """Everything a verdict is made of."""
 
@@ -38,6 +52,7 @@ class Comparison:
     overall: Mapping[str, PairedResult]
     """By measure name; the deciding one first."""
     slices: tuple[SliceResult, ...]
+    means_of_slices: tuple[MeanOfSlices, ...]
     base: QueryValues
     tuned: QueryValues
     groups: tuple[str, ...] | None
@@ -64,25 +79,68 @@ def compare(
 ) -> Comparison:
     """Base and tuned on every query of `qrels` that has a positive, paired by id; missing in a run scores 0."""
     measures = config.all_measures()
-    values_base, values_tuned = (per_query(qrels, run, measures, config.gain) for run in (base, tuned))
-    ids = values_base.query_ids
-    if not ids:
-        raise DataError("eval: no query in the qrels has a positive, so nothing can be measured; check the grades")
-    _refuse_all_zero(values_base, values_tuned, config.measure, qrels, base)
+    values = {name: per_query(qrels, run, measures, config.gain) for name, run in (("base", base), ("tuned", tuned))}
+    refuse_all_zero(values, config.measure, qrels, base)
+    return compare_values(values["base"], values["tuned"], config, slices, group_of)
+
+
+def compare_values(
+    base: QueryValues,
+    tuned: QueryValues,
+    config: EvalConfig,
+    slices: Sequence[Slice] = (),
+    group_of: Mapping[str, str] | None = None,
+) -> Comparison:
+    """The comparison of values over the same queries."""
+    ids = base.query_ids
     groups = tuple(group_of.get(query_id, query_id) for query_id in ids) if group_of else None
     labels = np.asarray(groups, dtype=object) if groups else None
     overall = {
-        str(measure): _paired(values_base, values_tuned, str(measure), labels, config, number)
-        for number, measure in enumerate(measures)
+        str(measure): _paired(base, tuned, str(measure), labels, config, number)
+        for number, measure in enumerate(config.all_measures())
     }
     return Comparison(
         config.measure,
         overall,
-        _slices(slices, values_base, values_tuned, labels, config),
-        values_base,
-        values_tuned,
+        _slices(slices, base, tuned, labels, config),
+        _means_of_slices(slices, base, tuned, labels, config),
+        base,
+        tuned,
         groups,
     )
+
+
+def _means_of_slices(
+    slices: Sequence[Slice],
+    base: QueryValues,
+    tuned: QueryValues,
+    groups: npt.NDArray[np.object_] | None,
+    config: EvalConfig,
+) -> tuple[MeanOfSlices, ...]:
+    """One for each column whose values make two slices or more that hold scored queries."""
+    columns: dict[str, list[npt.NDArray[np.bool_]]] = {}
+    for item in slices:
+        mask = np.fromiter((query_id in item.query_ids for query_id in base.query_ids), np.bool_)
+        if item.column and mask.any():
+            columns.setdefault(item.column, []).append(mask)
+    found = []
+    for number, (column, masks) in enumerate(columns.items()):
+        if len(masks) < 2:
+            continue
+        before, after = (values.values[config.measure] for values in (base, tuned))
+        rng = np.random.default_rng([config.seed, 4000 + number])
+        low, high = interval_of_slice_means(
+            after - before,
+            np.asarray(masks),
+            groups,
+            confidence=config.confidence,
+            resamples=config.resamples,
+            rng=rng,
+        )
+        first, last = (float(np.mean([values[mask].mean() for mask in masks])) for values in (before, after))
+        together = int(np.any(masks, axis=0).sum())
+        found.append(MeanOfSlices(column, len(masks), together, first, last, last - first, low, high))
+    return tuple(found)
 
 
 def _paired(
@@ -156,13 +214,20 @@ def _loss(
     )
 
 
-def _refuse_all_zero(base: QueryValues, tuned: QueryValues, measure: str, qrels: Qrels, run: Run) -> None:
-    """All values 0 for both is almost always ids that do not meet (FlagEmbedding #893), not two useless models."""
-    if base.values[measure].any() or tuned.values[measure].any():
+def refuse_all_zero(values: Mapping[str, QueryValues], measure: str, qrels: Qrels, run: Run) -> None:
+    """DataError when nothing is scored, or when all values of all systems are 0.
+
+    The latter is almost always ids that do not meet (FlagEmbedding #893), not useless systems; `run` is for the advice.
+    """
+    query_ids = next(iter(values.values())).query_ids
+    if not query_ids:
+        raise DataError("eval: no query in the qrels has a positive, so nothing can be measured; check the grades")
+    if any(found.values[measure].any() for found in values.values()):
         return
-    query_id = base.query_ids[0]
-    found = [scored.doc_id for scored in run.ranking(query_id)[:3]]
+    first = query_ids[0]
+    found = [scored.doc_id for scored in run.ranking(first)[:3]]
     raise DataError(
-        f"eval: {measure} is 0 for every query of both runs. Do the ids meet? Query {query_id!r} has the positive "
-        f"{qrels.positives(query_id)[0]!r}, and its run begins with {', '.join(map(repr, found)) or 'nothing'}"
+        f"eval: {measure} is 0 for every query of {'both runs' if len(values) == 2 else 'all runs'}. Do the ids meet? "
+        f"Query {first!r} has the positive {qrels.positives(first)[0]!r}, and its run begins with "
+        f"{', '.join(map(repr, found)) or 'nothing'}"
     )

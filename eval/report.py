@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from closecall.records import Document, Qrels, Query, Run
-from eval.verdict import points
+from eval.rules import points
+from eval.unjudged import MOSTLY
 
 HEADER = ("", "measure", "base", "tuned", "delta", "interval", "n", "")
 EXAMPLES = 5
@@ -32,6 +33,8 @@ class Shown:
 def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """The cells of the table: every measure overall, then the deciding measure per slice. Measures in points."""
     cells = [("all queries", name, *_cells(result), "") for name, result in content["overall"].items()]
+    for item in content.get("means_of_slices", ()):
+        cells.append((f"mean of {item['slices']} {item['column']}", content["measure"], *_cells(item), ""))
     for item in content["slices"]:
         remark = "HARMED" if item["harmed"] else "" if item["large_enough"] else TOO_SMALL
         values = _cells(item)
@@ -58,6 +61,18 @@ def table(content: Mapping[str, Any]) -> Table:
     return view
 
 
+def others_table(content: Mapping[str, Any]) -> Table:
+    """A line for each contender, that of the verdict first: outcome, mean, delta and interval."""
+    view = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
+    view.title = f"contenders against {content['incumbent']}, by {content['measure']}"
+    for number, name in enumerate(("contender", "outcome", "mean", "delta", "interval", "n")):
+        view.add_column(name, justify="right" if number >= 2 else "left", no_wrap=number >= 2, overflow="fold")
+    for name, found in {content["contender"]: content, **content["others"]}.items():
+        _, mean, delta, interval, n = _cells(found["overall"][content["measure"]])
+        view.add_row(*map(Text, (name, found["outcome"], mean, delta, interval, n)))
+    return view
+
+
 def _without_many_small(cells: Sequence[tuple[str, ...]]) -> tuple[list[tuple[str, ...]], int]:
     """The rows to show, and how many slices were left out: those too small to judge, when there are more than ten."""
     kept = [row for row in cells if row[-1] != TOO_SMALL]
@@ -65,9 +80,15 @@ def _without_many_small(cells: Sequence[tuple[str, ...]]) -> tuple[list[tuple[st
     return (list(cells), 0) if few else (kept, len(cells) - len(kept))
 
 
-def markdown(content: Mapping[str, Any], shown: Shown | None, values: Mapping[str, tuple[float, float]]) -> str:
+def markdown(
+    content: Mapping[str, Any],
+    shown: Shown | None,
+    values: Mapping[str, tuple[float, float]],
+    costs: Mapping[str, Mapping[str, Any]] | None = None,
+) -> str:
     """The whole report of a `verdict.json` as Markdown. `values`: (base, tuned) of the deciding measure by query id."""
-    parts = [f"# Verdict: {content['outcome']}", *results(content), *_facts(content)]
+    parts = [f"# Verdict: {content['outcome']}", *results(content), *_others(content), *_unjudged(content)]
+    parts += [*_costs(content, costs or {}), *_failures(content), *_facts(content)]
     if shown is not None:
         parts += _examples(content["measure"], values, shown)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -90,6 +111,86 @@ def results(content: Mapping[str, Any]) -> list[str]:
         f"{result['wins']} wins, {result['ties']} ties, {result['losses']} losses. nDCG gain: {content['gain']}.",
     ]
     return [part for part in parts if part]
+
+
+def _others(content: Mapping[str, Any]) -> list[str]:
+    """The table of each contender that the verdict is not about."""
+    parts = []
+    for name, other in content.get("others", {}).items():
+        parts += [f"## {name} against {content['incumbent']}: {other['outcome']}", other["sentence"]]
+        parts += [_markdown_table(HEADER, rows({**content, **other}))]
+    return parts
+
+
+def _unjudged(content: Mapping[str, Any]) -> list[str]:
+    """Measures of the contender whose top is mostly unjudged, with what these documents could make of them."""
+    several = content.get("bounds", {}).get(content.get("contender"), ())
+    lines = [
+        f"- {one['measure']} {points(one['value'])}: {one['judged']:.0%} of the top is judged; between "
+        f"{points(one['low'])} and {points(one['high'])} if the unjudged were relevant or not"
+        for one in several
+        if one["judged"] < MOSTLY
+    ]
+    return ["## Mostly unjudged", "\n".join(lines)] if lines else []
+
+
+COST_HEADER = (
+    "system", "measure", "points per MiB", "bytes per vector", "index MiB", "index GiB per million", "model MiB",
+    "s per 1,000 documents", "s per 1,000 queries", "ms p50", "ms p95", "price per 1,000 queries",
+)  # fmt: skip
+
+
+def cost_rows(content: Mapping[str, Any], costs: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, ...]]:
+    """Header and a line for each system: its mean, what it takes, and the points gained for each MiB of index."""
+    own, measure = content["overall"][content["measure"]], content["measure"]
+    means = {name: other["overall"][measure]["tuned"] for name, other in content.get("others", {}).items()}
+    if "incumbent" in content:
+        means |= {content["incumbent"]: own["base"], content["contender"]: own["tuned"]}
+    sizes = content.get("sizes", {})
+    lines = [_cost_row(name, means, sizes.get(name, {}), costs.get(name, {}), content["incumbent"]) for name in sizes]
+    return [COST_HEADER, *lines] if lines else []
+
+
+def _cost_row(
+    name: str,
+    means: Mapping[str, float],
+    size: Mapping[str, Any],
+    times: Mapping[str, Any],
+    incumbent: str,
+) -> tuple[str, ...]:
+    index = size["index_bytes"] / 2**20
+    gained = means[name] - means[incumbent]
+    figures = (
+        points(means[name]),
+        f"{100 * gained / index:+.2f}" if index and name != incumbent else "",
+        f"{size['bytes_per_vector']:,}" if index else "",
+        f"{index:,.1f}" if index else "",
+        f"{size['index_bytes_per_million'] / 2**30:.2f}" if index else "",
+        f"{size['model_bytes'] / 2**20:,.0f}" if size["model_bytes"] else "",
+    )
+    names = ("encode_documents_s", "encode_queries_s", "latency_p50_ms", "latency_p95_ms", "price_per_1000_queries")
+    return (name, *figures, *("" if times.get(key) is None else f"{times[key]:,.3g}" for key in names))
+
+
+def _costs(content: Mapping[str, Any], costs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    found = cost_rows(content, costs) if content.get("sizes") else []
+    return ["## Costs", _markdown_table(found[0], found[1:])] if found else []
+
+
+def _failures(content: Mapping[str, Any]) -> list[str]:
+    """What would help with the queries that lost or missed, the cheapest first."""
+    found = content.get("failures")
+    if not found or not found["failures"]:
+        return []
+    lines = [f"- {name}: {count:,}" for name, count in found["remedies"].items()]
+    status = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found["status"].items() if count)
+    return [
+        "## Failures",
+        f"{found['failures']:,} queries lost against {content['incumbent']} ({found['lost']:,}) or have no positive in "
+        f"the top 10 ({found['missed']:,}): {status}. {found['fixable_by_training']:,} of them are no label or "
+        "chunking problem; fine-tuning can be expected to help with these alone. What would help, the cheapest first:",
+        "\n".join(lines),
+    ]
 
 
 def _models(content: Mapping[str, Any]) -> list[str]:
@@ -142,11 +243,11 @@ def _facts(content: Mapping[str, Any]) -> list[str]:
         parts += ["## Counted apart", "\n".join(f"- {line}" for line in _counted(content))]
     if content.get("training"):
         parts.append(content["training"])
-    if content.get("guard"):
-        guard, result = content["guard"], content["guard"]["result"]
+    for name, guard in (content.get("guard") or {}).items():
+        result = guard["result"]
         low, high = points(result["low"], True), points(result["high"], True)
         parts.append(
-            f"Guard set {guard['name']} ({guard['documents']:,} documents): {content['measure']} "
+            f"Guard set {guard['name']} ({guard['documents']:,} documents), {name}: {content['measure']} "
             f"{points(result['base'])} -> {points(result['tuned'])}, {points(result['delta'], True)} [{low}, {high}], "
             f"n = {result['n']:,}."
         )

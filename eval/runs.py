@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from closecall.config import override, validate
-from closecall.dataset import load_queries
-from closecall.errors import ConfigError, DataError, fault_list
+from closecall.dataset import load_documents, load_queries
+from closecall.errors import ArtifactError, ConfigError, DataError, fault_list
+from closecall.manifest import sha256_json
 from closecall.measures import Gain, Measure, QueryValues, parse_measures, per_query
-from closecall.records import Qrels, Query, Run
+from closecall.records import Document, Qrels, Query, Run
 from closecall.slices import SliceSource, find_slices
 from closecall.trec import read_qrels, read_run
-from eval.artifact import verdict_json
-from eval.compare import compare
+from eval.answers import Answers, answers_of_run
+from eval.archive import merged, read_archive, write_archive
+from eval.artifact import evaluation_json, failures_of, write_evaluation
 from eval.config import EvalConfig
-from eval.verdict import decide
+from eval.contenders import BASE
+from eval.evaluation import Asked, Evaluation, evaluate_answers
+from eval.systems import Lexical, Searched
+
+ARCHIVE_OF_RUNS = "archive.jsonl"
+"""Failures kept across reports in the same folder."""
 
 
 @dataclass(frozen=True)
@@ -77,38 +84,84 @@ def measure_text(measured: MeasuredRun, with_queries: bool) -> str:
     return "\n".join(lines)
 
 
-def compare_runs(
-    qrels: Path,
-    base: Path,
-    tuned: Path,
-    queries: Path | None,
-    assignments: Sequence[str],
-    positive_from: int,
-    group_by: str | None = None,
-) -> dict[str, Any]:
-    """The content of a `verdict.json` for two TREC runs; the same code as the eval stage.
+@dataclass(frozen=True)
+class RunFiles:
+    """What `compare` is given."""
+
+    qrels: Path
+    runs: Mapping[str, Path]
+    """By name; base is the run of the system in use, unless `eval.incumbent` names another."""
+    queries: Path | None = None
+    corpus: Path | None = None
+    """For texts in the report, and for why queries fail."""
+    positive_from: int = 1
+    group_by: str | None = None
+
+
+def compare_runs(given: RunFiles, assignments: Sequence[str], report: Path | None = None) -> dict[str, Any]:
+    """The content of a `verdict.json` for TREC runs; the same code as the eval stage. Files go to `report`.
 
     Compared are the queries of the qrels, only those in `queries` where that is given. They are grouped by the column
     `group_by`, or by the groups that `split/*/queries.jsonl` name.
     """
-    config = validate(EvalConfig, override({}, assignments), Path("--set"))
-    judged = load_qrels(qrels, positive_from)
-    known = load_queries(queries) if queries else []
+    config = _run_config(given, assignments)
+    judged = load_qrels(given.qrels, given.positive_from)
+    known = load_queries(given.queries) if given.queries else []
     found = [query for query in known if query.query_id in judged]
-    if queries and not found:
-        raise DataError(f"{queries}: none of its ids stands in {qrels}; are these the queries of that set?")
-    if queries:
+    if given.queries and not found:
+        raise DataError(f"{given.queries}: none of its ids stands in {given.qrels}; are these the queries of that set?")
+    if given.queries:
         judged = judged.only(query.query_id for query in found)
-    if not queries and config.slice_by:
+    if not given.queries and config.slice_by:
         raise ConfigError("slice_by needs --queries FILE, whose columns it names")
-    slices = find_slices(
-        SliceSource(found or [Query(query_id, "") for query_id in judged], judged, {}), config.slice_by
-    )
-    groups = _groups(found, group_by)
-    base_run, tuned_run = _run_of(base, judged, qrels), _run_of(tuned, judged, qrels)
-    comparison = compare(judged, base_run, tuned_run, config, slices, groups)
-    runs = {"runs": {"base": str(base), "tuned": str(tuned)}}
-    return verdict_json(decide(comparison, config), comparison, config, runs)
+    documents = load_documents(given.corpus) if given.corpus else []
+    asked = _asked(found or [Query(query_id, "") for query_id in judged], judged, documents, config, given.group_by)
+    doc_ids = [document.doc_id for document in documents]
+    answers = {n: answers_of_run(_run_of(path, judged, given.qrels), doc_ids) for n, path in given.runs.items()}
+    evaluation = evaluate_answers(answers, asked, config)
+    facts = {"runs": {name: str(path) for name, path in given.runs.items()}}
+    if report is None:
+        return evaluation_json(evaluation, facts)
+    return _reported(report, evaluation, facts, documents)
+
+
+def _run_config(given: RunFiles, assignments: Sequence[str]) -> EvalConfig:
+    """The settings of `--set`; the incumbent must be one of the runs."""
+    content = override({}, assignments)
+    incumbent = content.pop("incumbent", BASE)
+    if incumbent not in given.runs:
+        raise ConfigError(f"--set incumbent={incumbent}: no such run; there are {', '.join(given.runs)}")
+    return validate(EvalConfig, content, Path("--set")).model_copy(update={"incumbent": incumbent})
+
+
+def _asked(
+    queries: Sequence[Query], judged: Qrels, documents: Sequence[Document], config: EvalConfig, group_by: str | None
+) -> Asked:
+    by_id = {document.doc_id: document for document in documents}
+    slices = find_slices(SliceSource(queries, judged, by_id), config.slice_by)
+    return Asked({query.query_id: query for query in queries}, judged, by_id, slices, _groups(queries, group_by))
+
+
+def _reported(
+    report: Path, evaluation: Evaluation, facts: Mapping[str, Any], documents: Sequence[Document]
+) -> dict[str, Any]:
+    """All files of a verdict in the folder, and failures merged into the archive that is there."""
+    if report.exists() and not report.is_dir():
+        raise ArtifactError(f"{report}: is a file; name a folder for the report")
+    report.mkdir(parents=True, exist_ok=True)
+    asked = list(evaluation.asked.queries.values())
+    lexical = None
+    if documents and any(query.text for query in asked):
+        searched = Searched(documents)
+        hits = Lexical(searched).search(asked, 20)
+        lexical = Answers(hits, tuple(query.query_id for query in asked), searched.doc_ids)
+    archive = report / ARCHIVE_OF_RUNS
+    before = read_archive(archive)
+    key = sha256_json(evaluation_json(evaluation, facts))[:12]
+    content = write_evaluation(report, evaluation, facts, lexical, before, key)
+    failing = {f.query_id: f.query for f in failures_of(evaluation, lexical)}
+    write_archive(archive, merged(before, failing, evaluation.chosen.base.query_ids, key))
+    return content
 
 
 def _run_of(path: Path, judged: Qrels, qrels: Path) -> Run:

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from closecall.dataset import Corpus
-from closecall.encoder import Encoder, Vectors
+from closecall.encoder import Encoder, TextEncoder
 from closecall.leaks import texts_in_training
-from closecall.manifest import Artifact, up_to_date, writing
+from closecall.manifest import Artifact, artifact_key, up_to_date, writing
+from closecall.measures import Measure
 from closecall.progress import say
-from closecall.records import Document, Query, Run
-from closecall.search import ExactIndex, as_run
-from closecall.slices import Slice, SliceSource, find_slices
+from closecall.records import Document
+from closecall.slices import SliceSource, find_slices
 from closecall.split import Part, read_part
-from closecall.trec import write_run
 from closecall.vectors import VectorStore
-from eval.artifact import BASE_RUN, PER_QUERY, REPORT, TUNED_RUN, VERDICT, verdict_json, write_per_query
-from eval.compare import Comparison, compare
+from eval.answers import Answers
+from eval.archive import read_archive
+from eval.artifact import ARCHIVE, keep_failures, write_evaluation
+from eval.build import Builder, Contender, model
 from eval.config import EvalConfig
-from eval.guard import guarded, load_guard
-from eval.report import Shown, markdown
-from eval.verdict import decide
+from eval.contenders import BASE, TUNED, inputs_of
+from eval.costs import Times, size_of, times_of
+from eval.evaluation import Asked, Beside, Evaluation, evaluate_answers
+from eval.guard import GuardResult, GuardSet, guarded, load_guard
+from eval.languages import language_pairs
+from eval.systems import Lexical, Searched
 from finetune.artifact import Curve, described, read_curve
 from mining.artifact import read_triples
 
-
-@dataclass(frozen=True)
-class Contender:
-    """A model under evaluation: how it is called, and its encoder."""
-
-    role: str
-    name: str
-    encoder: Encoder
+LEXICAL_DEPTH = 20
+"""Of BM25's rankings, against which failures are held."""
 
 
 def evaluate(
@@ -41,15 +40,15 @@ def evaluate(
     split: Artifact,
     mined: Sequence[Artifact],
     checkpoint: Artifact,
-    base: Contender,
-    tuned: Contender,
+    base: TextEncoder,
+    tuned: TextEncoder,
     store: VectorStore,
     config: EvalConfig,
     folder: Path,
 ) -> Artifact:
     """The verdict in `folder`: the one on disk if its inputs and settings are the same, else given now.
 
-    `mined` holds what each round of training read. Both models rank the whole corpus for the same test queries, in
+    `mined` holds what each round of training read. All contenders rank the whole corpus for the same test queries, in
     float32, ties by document id.
     """
     inputs = {
@@ -59,74 +58,131 @@ def evaluate(
         "split": split.content(),
         "mined": " ".join(artifact.content() for artifact in mined),
         "checkpoint": checkpoint.content(),
-        "base": base.encoder.fingerprint,
-        "tuned": tuned.encoder.fingerprint,
+        "base": base.fingerprint,
+        "tuned": tuned.fingerprint,
     }
+    inputs |= inputs_of(config.contenders)
     guard = load_guard(config.guard) if config.guard is not None else None
     if guard is not None:
         inputs["guard"] = guard.dataset.sha256
+    archive, key = folder.with_name(ARCHIVE), artifact_key("eval", inputs, config.resolved())[:12]
     found = up_to_date(folder, "eval", inputs, config.resolved())
     if found is not None:
         say(f"eval: unchanged, {folder} is used again")
+        keep_failures(found, archive, key)
         return found
     part = read_part(split, "test")
-    documents = {document.doc_id: document for document in corpus.documents}
+    known = read_archive(archive)
     with writing(folder, "eval", inputs=inputs, config=config.resolved(), seed=config.seed) as draft:
-        depth = max(config.depth, *(measure.cutoff or 0 for measure in config.all_measures()))
-        contenders = (base, tuned)
-        runs = {c.role: _rank(corpus.documents, part.queries, c, store, depth) for c in contenders}
-        slices = _slices(corpus, part, base.encoder, config)
-        groups = {query.query_id: str(query.metadata["_group"]) for query in part.queries}
-        comparison = compare(part.qrels, runs[base.role], runs[tuned.role], config, slices, groups)
-        kept = None
-        if guard is not None:
-            asked = [guard.dataset.query(query_id) for query_id in guard.query_ids]
-            before, after = (_rank(guard.dataset.documents, asked, c, store, depth) for c in contenders)
-            kept = guarded(guard, before, after, config)
+        judging = _Judging(corpus, part, base, tuned, store, config)
         curve = read_curve(checkpoint)
+        evaluation = judging.evaluate(guard, curve.spread)
         facts = {
-            "models": {c.role: {"name": c.name, "weights_sha256": c.encoder.weights_sha256} for c in contenders},
+            "models": judging.models(),
             "training": _training(curve),
             "seeds": {str(one.seed): one.best[0] for one in curve.seeds},
-            "guard": None if kept is None else kept.as_json(),
             "leaks": _leaks(split, mined, part),
+            "languages": judging.languages(),
         }
-        content = verdict_json(decide(comparison, config, kept, curve.spread), comparison, config, facts)
-        for name, contender in ((BASE_RUN, base), (TUNED_RUN, tuned)):
-            order = [query.query_id for query in part.queries]
-            write_run(draft.path(name), runs[contender.role], contender.role, order)
-        write_per_query(draft.path(PER_QUERY), comparison, part.text_of())
-        queries = {query.query_id: query for query in part.queries}
-        shown = Shown(queries, documents, part.qrels, runs[base.role], runs[tuned.role])
-        draft.path(REPORT).write_text(markdown(content, shown, _values(comparison)), encoding="utf-8")
-        draft.write_json(VERDICT, content)
-        draft.counts |= {"queries": comparison.deciding.n, "documents": len(documents)}
-        draft.device = tuned.encoder.device
-    return Artifact.open(folder, "eval")
+        write_evaluation(draft.folder, evaluation, facts, judging.lexical(), known, key)
+        draft.counts |= {"queries": evaluation.chosen.deciding.n, "documents": len(corpus.documents)}
+        draft.device = tuned.device
+    made = Artifact.open(folder, "eval")
+    keep_failures(made, archive, key)
+    return made
 
 
-def _rank(
-    corpus: Sequence[Document], queries: Sequence[Query], contender: Contender, store: VectorStore, depth: int
-) -> Run:
-    """The run of one model on these queries."""
-    texts = [document.full_text for document in corpus]
-    doc_ids = [document.doc_id for document in corpus]
-    encoder, role = contender.encoder, contender.role
-    documents: Vectors = store.get(encoder, texts, "document", f"{len(texts):,} documents ({role})")
-    asked = store.get(encoder, [query.text for query in queries], "query", f"{len(queries):,} queries ({role})")
-    hits = ExactIndex(documents, doc_ids).search(asked, depth)
-    return as_run(hits, [query.query_id for query in queries], doc_ids)
+class _Judging:
+    """All contenders over one corpus and the test queries."""
+
+    def __init__(
+        self,
+        corpus: Corpus,
+        part: Part,
+        base: TextEncoder,
+        tuned: TextEncoder,
+        store: VectorStore,
+        config: EvalConfig,
+    ) -> None:
+        self.part, self.base, self.tuned, self.store, self.config = part, base, tuned, store, config
+        self.searched = Searched(corpus.documents)
+        self.contenders = self._over(self.searched)
+        self.depth = max(config.depth, *(measure.cutoff or 0 for measure in config.all_measures()))
+
+    def _over(self, searched: Searched) -> dict[str, Contender]:
+        known = {
+            BASE: model(searched, self.store, BASE, self.base.config.name, self.base),
+            TUNED: model(searched, self.store, TUNED, str(self.tuned.folder), self.tuned),
+        }
+        return Builder(searched, self.store, known).all(self.config.contenders)
+
+    def models(self) -> dict[str, dict[str, str]]:
+        """What each contender is."""
+        return {name: {"name": c.what, "weights_sha256": c.weights_sha256} for name, c in self.contenders.items()}
+
+    def evaluate(self, guard: GuardSet | None, spread: float | None) -> Evaluation:
+        """Every contender asked, compared and judged."""
+        answers = {name: self._answers(contender) for name, contender in self.contenders.items()}
+        beside = Beside(
+            {} if guard is None else self._guards(guard),
+            {TUNED: spread},
+            {name: size_of(c.system, self.searched, c.folders) for name, c in self.contenders.items()},
+            {name: self._times(c) for name, c in self.contenders.items()},
+        )
+        return evaluate_answers(answers, self._asked(), self.config, beside)
+
+    def _answers(self, contender: Contender) -> Answers:
+        query_ids = tuple(query.query_id for query in self.part.queries)
+        hits = contender.system.search(self.part.queries, self.depth)
+        return Answers(hits, query_ids, contender.system.doc_ids)
+
+    def _times(self, contender: Contender) -> Times:
+        return times_of(contender.system, self.searched, self.part.queries, self.depth, not contender.from_file)
+
+    def _guards(self, guard: GuardSet) -> dict[str, GuardResult]:
+        """What each contender that can answer other queries loses on the guard set."""
+        asked = [guard.dataset.query(query_id) for query_id in guard.query_ids]
+        over = {name: c for name, c in self._over(Searched(guard.dataset.documents)).items() if not c.from_file}
+        if self.config.incumbent not in over:
+            return {}
+        runs = {
+            name: Answers(c.system.search(asked, self.depth), guard.query_ids, c.system.doc_ids).run()
+            for name, c in over.items()
+        }
+        before = runs[self.config.incumbent]
+        others = {name: run for name, run in runs.items() if name != self.config.incumbent}
+        return {name: guarded(guard, before, run, self.config) for name, run in others.items()}
+
+    def _asked(self) -> Asked:
+        documents = {document.doc_id: document for document in self.searched.documents}
+        truncated = _truncated(documents, self.part, self.base)
+        source = SliceSource(self.part.queries, self.part.qrels, documents, truncated)
+        slices = find_slices(source, self.config.slice_by)
+        groups = {query.query_id: str(query.metadata["_group"]) for query in self.part.queries}
+        queries = {query.query_id: query for query in self.part.queries}
+        return Asked(queries, self.part.qrels, documents, slices, groups, truncated)
+
+    def languages(self) -> list[dict[str, Any]]:
+        """Each pair of languages with the values of each contender; empty where there is one pair."""
+        systems = {name: contender.system for name, contender in self.contenders.items()}
+        measure = Measure.parse(self.config.measure)
+        queries, qrels = self.part.queries, self.part.qrels
+        pairs = language_pairs(systems, self.searched, queries, qrels, measure, self.config.gain, self.depth)
+        return [asdict(pair) for pair in pairs]
+
+    def lexical(self) -> Answers:
+        """What BM25 finds, to tell why queries fail."""
+        hits = Lexical(self.searched).search(self.part.queries, LEXICAL_DEPTH)
+        return Answers(hits, tuple(query.query_id for query in self.part.queries), self.searched.doc_ids)
 
 
-def _slices(corpus: Corpus, part: Part, encoder: Encoder, config: EvalConfig) -> Sequence[Slice]:
-    """All slices of the test queries; positives are counted in tokens to find those the model cannot read whole."""
-    documents = {document.doc_id: document for document in corpus.documents}
+def _truncated(documents: Mapping[str, Document], part: Part, encoder: Encoder) -> frozenset[str]:
+    """Positives of the test queries that are longer than the model reads."""
     wanted = {doc_id for query_id in part.qrels for doc_id in part.qrels.positives(query_id)}
     positives = sorted(doc_id for doc_id in wanted if doc_id in documents)
     counts = encoder.token_counts([documents[doc_id].full_text for doc_id in positives], "document")
     limit = encoder.max_length_tokens or float("inf")
-    truncated = frozenset(doc_id for doc_id, count in zip(positives, counts, strict=True) if count > limit)
-    return find_slices(SliceSource(part.queries, part.qrels, documents, truncated), config.slice_by)
+    return frozenset(doc_id for doc_id, count in zip(positives, counts, strict=True) if count > limit)
 
 
 def _training(curve: Curve) -> str:
@@ -149,9 +205,3 @@ def _leaks(split: Artifact, mined: Sequence[Artifact], part: Part) -> dict[str, 
     )
     found = {kind: count for kind, count in split.manifest["counts"]["leaks"].items() if kind.startswith("test~")}
     return found | {"test query text in training rows": len(texts_in_training(part.text_of(), texts))}
-
-
-def _values(comparison: Comparison) -> dict[str, tuple[float, float]]:
-    base, tuned = (values.values[comparison.measure] for values in (comparison.base, comparison.tuned))
-    pairs = zip(base.tolist(), tuned.tolist(), strict=True)
-    return dict(zip(comparison.base.query_ids, pairs, strict=True))

@@ -121,6 +121,60 @@ def loss_p_value(
     return max(_sign_flip_p_value(shifted, "less", resamples, rng), _hall_p_value(shifted))
 
 
+def interval_of_slice_means(
+    deltas: Floats,
+    masks: NDArray[np.bool_],
+    groups: Sequence[Hashable] | NDArray[Any] | None,
+    *,
+    confidence: float,
+    resamples: int,
+    rng: np.random.Generator,
+) -> tuple[float, float]:
+    """Ends of the interval on the mean over slices of the mean delta in each; `masks` is bool (n_slices, n_queries).
+
+    Percentile bootstrap over groups, no end nearer than that of a normal with the bootstrap's own spread; a resample
+    in which a slice has no query is left out. (-inf, inf) with a single group.
+    """
+    labels = (
+        np.arange(deltas.size) if groups is None else np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1]
+    )
+    n_groups = int(labels.max()) + 1
+    if n_groups == 1:
+        return -math.inf, math.inf
+    sums = np.stack([np.bincount(labels, weights=deltas * mask, minlength=n_groups) for mask in masks], axis=1)
+    sizes = np.stack(
+        [np.bincount(labels, weights=mask.astype(np.float64), minlength=n_groups) for mask in masks], axis=1
+    )
+    means = []
+    batch = max(1, BATCH_ELEMENTS // n_groups)
+    for start in range(0, resamples, batch):
+        drawn = rng.multinomial(n_groups, np.full(n_groups, 1 / n_groups), min(batch, resamples - start)).astype(
+            np.float64
+        )
+        with np.errstate(invalid="ignore"):
+            means.append(np.mean((drawn @ sums) / (drawn @ sizes), axis=1))
+    found = np.concatenate(means)
+    found = found[np.isfinite(found)]
+    if not found.size:
+        return -math.inf, math.inf
+    delta = float(np.mean((sums.sum(axis=0)) / sizes.sum(axis=0)))
+    half = float(stats.norm.ppf((1 + confidence) / 2)) * float(found.std())
+    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return max(-1.0, min(float(low), delta - half)), min(1.0, max(float(high), delta + half))
+
+
+def gain_p_value(
+    deltas: Floats,
+    groups: Sequence[Hashable] | NDArray[Any] | None,
+    min_gain: float,
+    rng: np.random.Generator,
+    resamples: int = 9999,
+) -> float:
+    """Two-sided p-value, in (0, 1], of "the mean delta is `min_gain`", by sign flips of the groups' deltas less it."""
+    sums, sizes = _group_totals(np.asarray(deltas, np.float64), groups)
+    return _sign_flip_p_value(sums - min_gain * sizes, "two-sided", resamples, rng)
+
+
 def holm(p_values: Sequence[float] | Floats) -> Floats:
     """Adjusted p-values, float64 (m,) in the order given: each may be held against the level of the whole family.
 

@@ -1,4 +1,4 @@
-"""The rule: adopt, reject or undecided, each part of it with its evidence."""
+"""The verdict on one contender: adopt, reject or undecided, and why, in a sentence."""
 
 from __future__ import annotations
 
@@ -7,22 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from eval.compare import Comparison, SliceResult
+from eval.compare import Comparison
 from eval.config import EvalConfig
-from eval.guard import GuardResult
+from eval.rules import Evidence, Rule, all_rules, harmed_slices, points
 from eval.statistics import queries_to_decide, smallest_resolvable_gain
 
 Outcome = Literal["adopt", "reject", "undecided"]
 EXIT_CODES: dict[Outcome, int] = {"adopt": 0, "reject": 10, "undecided": 11}
-
-
-@dataclass(frozen=True)
-class Rule:
-    """One rule, what came of it, and why."""
-
-    name: str
-    outcome: Literal["passed", "failed", "undecided"]
-    evidence: str
 
 
 @dataclass(frozen=True)
@@ -43,24 +34,22 @@ class Verdict:
         return EXIT_CODES[self.outcome]
 
 
-def decide(
-    comparison: Comparison, config: EvalConfig, guard: GuardResult | None = None, seed_spread: float | None = None
-) -> Verdict:
+def decide(comparison: Comparison, config: EvalConfig, evidence: Evidence | None = None) -> Verdict:
     """Adopt when the gain is shown and no harm is; reject when either is shown against; else undecided.
 
     Gain: the whole interval of the paired delta lies above `min_gain`. Harm: a slice of at least
     `min_slice_queries` is shown to lose more than `max_slice_loss`, Holm-corrected over the slices, or the guard set
-    more than `max_guard_loss`. With several seeds the gain must be larger than what they differ by on dev.
+    more than `max_guard_loss`. With several seeds the gain must be larger than what they differ by on dev; with several
+    contenders its p-value must hold after Holm's correction. A cost above its limit rejects.
     """
+    evidence = evidence or Evidence()
     result = comparison.deciding
     resolvable = smallest_resolvable_gain(_spread(comparison), result.n_groups, confidence=config.confidence)
     if comparison.unchanged:
         rule = Rule("gain", "failed", "no query has another value in any measure")
         sentence = f"reject: nothing changed; tuned and base have the same values on all {result.n} test queries."
         return Verdict("reject", sentence, (rule,), None, resolvable)
-    rules = [_gain_rule(comparison, config), _slice_rule(comparison, config)]
-    rules += [] if guard is None else [_guard_rule(guard, config)]
-    rules += [] if seed_spread is None else [_seed_rule(comparison, seed_spread)]
+    rules = all_rules(comparison, config, evidence)
     if any(rule.outcome == "failed" for rule in rules):
         outcome: Outcome = "reject"
     elif all(rule.outcome == "passed" for rule in rules):
@@ -79,59 +68,6 @@ def _needed(comparison: Comparison, config: EvalConfig) -> int | None:
     needed = queries_to_decide(result, config.min_gain)
     fewest = math.ceil(config.min_groups * result.n / result.n_groups)
     return None if needed is None else max(needed, fewest)
-
-
-def points(value: float, signed: bool = False) -> str:
-    """A measure in points (hundredths), as the report prints it."""
-    return f"{value * 100:+.1f}" if signed else f"{value * 100:.1f}"
-
-
-def _gain_rule(comparison: Comparison, config: EvalConfig) -> Rule:
-    result = comparison.deciding
-    name = f"gain in {comparison.measure} above {points(config.min_gain)} points"
-    interval = f"[{points(result.low, True)}, {points(result.high, True)}]"
-    if result.n_groups < config.min_groups:
-        evidence = f"{result.n_groups} independent queries are too few for an interval that holds ({config.min_groups})"
-        return Rule(name, "undecided", evidence)
-    if result.low > config.min_gain:
-        return Rule(name, "passed", f"the interval {interval} lies above")
-    if result.high <= config.min_gain:
-        return Rule(name, "failed", f"the interval {interval} rules it out")
-    return Rule(name, "undecided", f"the interval {interval} holds {points(config.min_gain)}")
-
-
-def _slice_rule(comparison: Comparison, config: EvalConfig) -> Rule:
-    name = f"no slice loses more than {points(config.max_slice_loss)} points"
-    harmed = harmed_slices(comparison)
-    judged = sum(item.large_enough for item in comparison.slices)
-    if harmed:
-        parts = (f"{item.name} {points(item.result.delta, True)} (n = {item.result.n})" for item in harmed)
-        return Rule(name, "failed", "shown harmed: " + ", ".join(parts))
-    small = len(comparison.slices) - judged
-    return Rule(name, "passed", f"none of {judged} slices is shown to; {small} are too small to judge")
-
-
-def _guard_rule(guard: GuardResult, config: EvalConfig) -> Rule:
-    name, result = f"the guard set loses no more than {points(config.max_guard_loss)} points", guard.result
-    found = f"{points(result.delta, True)} (n = {result.n}) on {guard.name}"
-    if guard.harmed:
-        return Rule(name, "failed", f"shown to lose more: {found}")
-    if result.n_groups < config.min_groups:
-        return Rule(
-            name, "undecided", f"{result.n_groups} independent queries are too few ({config.min_groups}): {found}"
-        )
-    return Rule(name, "passed", f"not shown to: {found}")
-
-
-def _seed_rule(comparison: Comparison, spread: float) -> Rule:
-    name, delta = "the gain is larger than what seeds differ by", comparison.deciding.delta
-    found = f"{points(delta, True)} against {points(spread)} between the best and the worst seed on dev"
-    return Rule(name, "passed" if delta > spread else "undecided", found)
-
-
-def harmed_slices(comparison: Comparison) -> list[SliceResult]:
-    """Slices shown to lose more than allowed, the worst first."""
-    return sorted((item for item in comparison.slices if item.harmed), key=lambda item: item.result.delta)
 
 
 def _spread(comparison: Comparison) -> float:
@@ -159,7 +95,7 @@ def _sentence(
     if outcome == "undecided" and result.n_groups < config.min_groups:
         few = f"{result.n_groups} independent queries decide nothing, whatever they show"
         return f"undecided: {measured}: {few}; judge at least {config.min_groups}."
-    if outcome == "undecided" and rules[0].outcome == "passed":
+    if outcome == "undecided" and result.low > config.min_gain:
         unsettled = "; ".join(f"{rule.name}: {rule.evidence}" for rule in rules if rule.outcome == "undecided")
         return f"undecided: {measured}, but {unsettled}."
     if outcome == "undecided":
@@ -172,7 +108,7 @@ def _sentence(
 def _reason(comparison: Comparison, config: EvalConfig) -> str:
     """Why a model is rejected: the overall result first, then the slices shown harmed, the worst by name."""
     harmed, parts = harmed_slices(comparison), []
-    if _gain_rule(comparison, config).outcome == "failed":
+    if comparison.deciding.high <= config.min_gain and comparison.deciding.n_groups >= config.min_groups:
         parts.append(f"a gain above {points(config.min_gain)} is ruled out")
     if harmed:
         worst = harmed[0]

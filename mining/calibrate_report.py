@@ -10,10 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from closecall.manifest import Artifact
+from closecall.pages import render
 from closecall.pictures import curve_picture, histogram_picture
 from closecall.progress import console, say
 from mining.artifact import CALIBRATION
-from mining.pages import render
 
 SHOWN = (0.0, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
 BAR = 24
@@ -104,6 +104,7 @@ def _scores(content: Mapping[str, Any]) -> list[str]:
 def page(content: Mapping[str, Any]) -> str:
     """The whole calibration as a self-contained HTML page."""
     return render(
+        "mining",
         "calibration.html.j2",
         content=content,
         sentence=sentence(content),

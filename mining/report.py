@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import yaml
 
+from closecall.pages import render
 from closecall.pictures import curve_picture, histogram_picture
 from mining.artifact import HardNegative, Integers, Triple, read_triples_table
 from mining.config import MiningConfig
 from mining.filters import OUTCOMES, SUSPECTED
-from mining.pages import render
 
 SHOWN = 10
 """Examples of each kind."""
@@ -148,6 +148,7 @@ def report_html(
 ) -> str:
     """The page: counts, pictures and examples. `texts` are those of the most used documents, `model` names the base."""
     return render(
+        "mining",
         "mined.html.j2",
         stats=stats,
         model=model,

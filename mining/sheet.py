@@ -10,6 +10,7 @@ from pathlib import Path
 
 from closecall.errors import ArtifactError, DataError
 from closecall.manifest import MANIFEST, Artifact
+from closecall.pages import render
 from closecall.records import Document
 from closecall.split import read_part
 from mining.artifact import read_dropped, read_triples
@@ -18,7 +19,6 @@ from mining.config import MiningConfig
 from mining.filters import KEPT, SUSPECTED
 from mining.judge_import import read_review, replace
 from mining.marks import MARKS, Pair, read_marks
-from mining.pages import render
 
 CSV = "review.csv"
 HTML = "review.html"
@@ -119,6 +119,7 @@ def page(found: Sequence[Suspect], rows: Sequence[Sequence[str]]) -> str:
         "Dropped as suspected false negatives": [item for item in numbered if item[1].outcome != KEPT],
     }
     return render(
+        "mining",
         "review.html.j2",
         groups=groups,
         total=len(found),

@@ -9,8 +9,8 @@ import torch
 from closecall import cli
 
 COMMANDS = (
-    *("check", "split", "mine", "calibrate", "audit", "judge-import", "export", "finetune", "eval", "run", "demo"),
-    *("measure", "compare"),
+    *("check", "split", "mine", "calibrate", "audit", "judge-import", "export", "finetune", "eval", "run", "publish"),
+    *("demo", "measure", "compare", "verdict"),
 )
 
 
@@ -257,7 +257,7 @@ def test_the_stages_one_by_one_print_their_folders_and_run_then_changes_nothing(
     assert (code, err) == ({"adopt": 0, "reject": 10, "undecided": 11}[out.split(":")[0]], "")
     again, out_again, said = closecall("run", config_file, *quick[:2])
     assert (again, out_again) == (code, out)
-    assert f"report: {output / 'verdict' / 'report.md'}\n" in said
+    assert f"report: {output / 'verdict' / 'report.html'}\n" in said
     assert "all queries" in said
     found = json.loads(closecall("run", config_file, *quick, "--json")[1])
     assert found == json.loads((output / "verdict" / "verdict.json").read_text())

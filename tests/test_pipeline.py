@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import closecall.split
-import eval.stage
+import eval.artifact
 import mining.artifact
 from closecall.models import weights_sha256
 from closecall.pipeline import load_experiment
@@ -134,7 +134,7 @@ KILLS = {
         JudgedMultipleNegativesRankingLoss.forward,
         7,
     ),
-    "eval": ("eval.stage.write_per_query", eval.stage.write_per_query, 1),
+    "eval": ("eval.artifact.write_per_query", eval.artifact.write_per_query, 1),
 }
 
 
@@ -160,7 +160,7 @@ def test_a_run_killed_in_a_stage_ends_in_the_same_verdict_when_run_again(finishe
 
 def test_a_kill_while_an_artifact_is_replaced_keeps_the_old_one(finished, monkeypatch):
     before = manifests(finished)
-    monkeypatch.setattr("eval.stage.write_per_query", stopping(eval.stage.write_per_query, 1))
+    monkeypatch.setattr("eval.artifact.write_per_query", stopping(eval.artifact.write_per_query, 1))
     with pytest.raises(KeyboardInterrupt):
         run(finished, "eval.min_gain=0.9")
     assert manifests(finished) == before

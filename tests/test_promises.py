@@ -96,7 +96,7 @@ def test_5_every_measure_is_reported_with_its_model_its_number_of_queries_and_it
 
 
 def test_6_a_gain_that_could_be_luck_is_not_called_a_gain(finished, tmp_path):
-    from eval.runs import compare_runs
+    from eval.runs import RunFiles, compare_runs
 
     qrels = tmp_path / "qrels.tsv"
     ids = [f"q{number}" for number in range(40)]
@@ -113,9 +113,8 @@ def test_6_a_gain_that_could_be_luck_is_not_called_a_gain(finished, tmp_path):
         return tmp_path / name
 
     # 20 queries right against 22: two wins that came with six and four changes of mind.
-    content = compare_runs(
-        qrels, run("a", set(range(20))), run("b", {*range(16), *range(20, 26)}), None, ["measure=MRR"], 1
-    )
+    runs = {"base": run("a", set(range(20))), "tuned": run("b", {*range(16), *range(20, 26)})}
+    content = compare_runs(RunFiles(qrels, runs), ["measure=MRR"])
     assert content["overall"]["MRR"]["delta"] == pytest.approx(2 * 0.5 / 40)
     assert content["outcome"] == "undecided"
     assert content["queries_to_decide"] > 40
@@ -138,7 +137,7 @@ def test_8_what_a_killed_run_finished_is_used_again_and_no_half_artifact_is_read
 
     experiment = load_experiment(config_file)
     with monkeypatch.context() as patch:
-        patch.setattr(eval.stage, "compare", killed)
+        patch.setattr(eval.stage, "evaluate_answers", killed)
         with pytest.raises(KeyboardInterrupt):
             experiment.run()
     assert not (experiment.output / "verdict").exists()

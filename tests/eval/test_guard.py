@@ -72,12 +72,12 @@ def test_the_verdict_of_a_run_names_its_guard_set_and_changes_with_it(config_fil
     made = load_experiment(config_file, [setting])
     verdict = made.run()
     content = verdict.read_json("verdict.json")
-    guard = content["guard"]
+    guard = content["guard"]["tuned"]
     assert (guard["name"], guard["result"]["n"], guard["documents"]) == (str(tmp_path / "guard"), QUERIES, QUERIES + 1)
     rule = next(rule for rule in content["rules"] if rule["name"].startswith("the guard set"))
     assert str(tmp_path / "guard") in rule["evidence"]
     report = verdict.file("report.md").read_text(encoding="utf-8")
-    assert f"Guard set {tmp_path / 'guard'} (41 documents): nDCG@10" in report
+    assert f"Guard set {tmp_path / 'guard'} (41 documents), tuned: nDCG@10" in report
     lines = (tmp_path / "guard" / "qrels.tsv").read_text(encoding="utf-8")
     (tmp_path / "guard" / "qrels.tsv").write_text(lines + "q0\td7\t1\n", encoding="utf-8")
     again = load_experiment(config_file, [setting]).run()

@@ -7,9 +7,11 @@ from rich.console import Console
 
 from closecall.records import Document, Judgment, Qrels, Query, Run, ScoredDoc
 from closecall.slices import Slice
-from eval.artifact import verdict_json, write_per_query
+from eval.answers import answers_of_run
+from eval.artifact import evaluation_json, verdict_json, write_per_query
 from eval.compare import compare
 from eval.config import EvalConfig
+from eval.evaluation import Asked, evaluate_answers
 from eval.report import Shown, markdown, rows, table
 from eval.verdict import decide
 
@@ -186,13 +188,24 @@ def test_the_largest_moves_come_first_and_five_of_each_are_shown(content, shown)
 CONFIG = EvalConfig(measure="MRR", measures=("recall@1",), resamples=999, min_slice_queries=2)
 
 
+QRELS = Qrels([Judgment(f"q{number}", "d1", 1) for number in range(4)] + [Judgment("q9", "d1", 0)])
+RUNS = {
+    "base": run_of({"q0": ["d1"], "q1": ["x", "d1"], "q2": ["x", "d1"]}),
+    "tuned": run_of({"q0": ["d1"], "q1": ["d1"], "q2": ["x", "d1"], "q3": ["x", "y", "z", "d1"]}),
+}
+SLICES = [Slice("pair", frozenset(["q0", "q1"])), Slice("one", frozenset(["q3"]))]
+
+
 @pytest.fixture
 def comparison():
-    qrels = Qrels([Judgment(f"q{number}", "d1", 1) for number in range(4)] + [Judgment("q9", "d1", 0)])
-    base = run_of({"q0": ["d1"], "q1": ["x", "d1"], "q2": ["x", "d1"]})
-    tuned = run_of({"q0": ["d1"], "q1": ["d1"], "q2": ["x", "d1"], "q3": ["x", "y", "z", "d1"]})
-    slices = [Slice("pair", frozenset(["q0", "q1"])), Slice("one", frozenset(["q3"]))]
-    return compare(qrels, base, tuned, CONFIG, slices)
+    return compare(QRELS, RUNS["base"], RUNS["tuned"], CONFIG, SLICES)
+
+
+@pytest.fixture
+def evaluation():
+    """The same, with the text of one query and no documents."""
+    asked = Asked({"q1": Query("q1", 'a "b", c')}, QRELS, {}, SLICES, None)
+    return evaluate_answers({name: answers_of_run(run, []) for name, run in RUNS.items()}, asked, CONFIG)
 
 
 RESULT_KEYS = [
@@ -205,9 +218,18 @@ def test_the_keys_of_verdict_json_are_stable(comparison):
     content = verdict_json(decide(comparison, CONFIG), comparison, CONFIG, {"runs": {"base": "a", "tuned": "b"}})
     assert list(content) == [
         *("schema", "outcome", "exit_code", "sentence", "measure", "gain", "queries", "groups", "rules"),
-        *("queries_to_decide", "resolvable_gain", "settings", "overall", "slices", "counted", "runs"),
+        *(
+            "queries_to_decide",
+            "resolvable_gain",
+            "settings",
+            "overall",
+            "slices",
+            "means_of_slices",
+            "counted",
+            "runs",
+        ),
     ]
-    assert content["schema"] == 1
+    assert content["schema"] == 2
     assert list(content["overall"]["MRR"]) == RESULT_KEYS
     assert list(content["slices"][0]) == ["name", *RESULT_KEYS, "large_enough", "loss_p_value", "harmed"]
     assert [sorted(rule) for rule in content["rules"]] == [["evidence", "name", "outcome"]] * 2
@@ -217,6 +239,17 @@ def test_the_keys_of_verdict_json_are_stable(comparison):
         "queries_missing_from_tuned_run": 0,
     }
     assert content["settings"] == CONFIG.resolved()
+
+
+def test_verdict_json_of_several_systems_names_incumbent_and_contender_and_keeps_its_keys(evaluation, comparison):
+    content = evaluation_json(evaluation, {"runs": {"base": "a", "tuned": "b"}})
+    alone = verdict_json(decide(comparison, CONFIG), comparison, CONFIG, {})
+    assert list(content) == [
+        *alone,
+        *("incumbent", "contender", "others", "gain_p_values", "bounds", "recall_curves", "sizes", "guard", "runs"),
+    ]
+    assert (content["incumbent"], content["contender"], content["others"]) == ("base", "tuned", {})
+    assert {key: content[key] for key in alone} == alone
 
 
 def test_verdict_json_holds_no_nan_and_no_infinity(comparison):
@@ -239,9 +272,9 @@ def test_a_test_set_of_one_query_still_gives_a_report():
     )
 
 
-def test_the_per_query_table_has_base_tuned_and_delta_of_every_measure(comparison, tmp_path):
+def test_the_per_query_table_has_base_tuned_and_delta_of_every_measure(evaluation, tmp_path):
     path = tmp_path / "per_query.csv"
-    write_per_query(path, comparison, {"q1": 'a "b", c'})
+    write_per_query(path, evaluation)
     with path.open(encoding="utf-8", newline="") as handle:
         found = list(csv.reader(handle))
     kinds = [f"{kind} {name}" for name in ("MRR", "recall@1") for kind in ("base", "tuned", "delta")]

@@ -8,6 +8,7 @@ from closecall.slices import Slice
 from eval.compare import compare
 from eval.config import EvalConfig
 from eval.guard import GuardResult
+from eval.rules import Evidence
 from eval.verdict import EXIT_CODES, decide
 
 SETTINGS = {"measure": "MRR", "measures": (), "resamples": 999, "min_slice_queries": 10}
@@ -24,7 +25,7 @@ def run_of(ranks):
     )
 
 
-def verdict(moves, slices=(), guard=None, seed_spread=None, **settings):
+def verdict(moves, slices=(), guard=None, seed_spread=None, evidence=(), **settings):
     """The verdict on queries that move [(count, rank before, rank after), ...], numbered q0, q1, ... through all."""
     before = [rank for count, rank, _ in moves for _ in range(count)]
     after = [rank for count, _, rank in moves for _ in range(count)]
@@ -33,7 +34,7 @@ def verdict(moves, slices=(), guard=None, seed_spread=None, **settings):
     runs = (run_of(dict(zip(names, ranks, strict=True))) for ranks in (before, after))
     config = EvalConfig(**SETTINGS | settings)
     named = [Slice(name, frozenset(members)) for name, members in dict(slices).items()]
-    return decide(compare(qrels, *runs, config, named), config, guard, seed_spread)
+    return decide(compare(qrels, *runs, config, named), config, Evidence(guard, seed_spread, **dict(evidence)))
 
 
 GAIN = [(36, 2, 1), (4, 1, 1)]  # +1/2 for 36 of 40: +45 points

@@ -1,0 +1,113 @@
+"""Contenders built from a config: each a system over the corpus, with what is to be said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from closecall.cross_encoder import CrossEncoderScorer, ScoreCache
+from closecall.encoder import Encoder, TextEncoder, load_encoder
+from closecall.endpoint import EndpointEncoder
+from closecall.errors import ConfigError
+from closecall.models import resolve_model
+from closecall.trec import read_run
+from closecall.vectors import VectorStore
+from eval.contenders import ContenderConfig, described, in_order
+from eval.systems import Dense, Fused, Lexical, Reranked, RunFile, Searched, System
+
+
+@dataclass(frozen=True)
+class Contender:
+    """A system under evaluation: how it is called, what it is, and its models."""
+
+    name: str
+    what: str
+    system: System
+    weights_sha256: str = ""
+    encoder: Encoder | None = None
+    """Of dense ones."""
+    folders: tuple[Path, ...] = field(default=())
+    """Of its models, for their size."""
+    from_file: bool = False
+    """Its answers are read, so it cannot answer other queries, nor be timed."""
+
+
+@dataclass(frozen=True)
+class Builder:
+    """Builds contenders over one corpus."""
+
+    corpus: Searched
+    store: VectorStore
+    known: Mapping[str, Contender]
+    """Base, and tuned where there is one."""
+
+    def all(self, configs: Sequence[ContenderConfig]) -> dict[str, Contender]:
+        """Base, tuned and the contenders of the config, in its order."""
+        made = dict(self.known)
+        for config in in_order(tuple(configs), tuple(self.known)):
+            made[config.name] = self._one(config, made)
+        return {name: made[name] for name in [*self.known, *(config.name for config in configs)]}
+
+    def _one(self, config: ContenderConfig, made: Mapping[str, Contender]) -> Contender:
+        contender = self._source(config, made)
+        if config.rerank is None:
+            return contender
+        folder = resolve_model(config.rerank.name)
+        cache = ScoreCache(self.store.folder.with_name("reranker") / "scores.sqlite")
+        scorer = CrossEncoderScorer(folder, config.rerank, cache, "reranker")
+        system = Reranked(self.corpus, contender.system, scorer, config.rerank.depth)
+        return replace(contender, system=system, folders=(*contender.folders, folder))
+
+    def _source(self, config: ContenderConfig, made: Mapping[str, Contender]) -> Contender:
+        what = described(config)
+        if config.bm25:
+            return Contender(config.name, what, Lexical(self.corpus))
+        if config.run is not None:
+            return Contender(config.name, what, RunFile(read_run(config.run), self.corpus), from_file=True)
+        if config.fuse:
+            parts = [made[name] for name in config.fuse]
+            return Contender(
+                config.name,
+                what,
+                Fused(self.corpus, [part.system for part in parts], config.fuse_k),
+                folders=tuple(folder for part in parts for folder in part.folders),
+                from_file=any(part.from_file for part in parts),
+            )
+        if config.of is not None:
+            return self._variant(config, made[config.of], what)
+        encoder: TextEncoder | EndpointEncoder
+        if config.model is not None:
+            encoder = load_encoder(config.model)
+            return self._dense(config, what, encoder, (encoder.folder,))
+        assert config.endpoint is not None
+        return self._dense(config, what, EndpointEncoder(config.endpoint), ())
+
+    def _variant(self, config: ContenderConfig, of: Contender, what: str) -> Contender:
+        if not config.dimensions and not config.quantise:
+            return replace(of, name=config.name, what=what)
+        if of.encoder is None:
+            raise ConfigError(
+                f"eval.contenders: {config.name}: {of.name} has no vectors of its own to cut or quantise; "
+                "name a dense one"
+            )
+        return self._dense(config, what, of.encoder, of.folders)
+
+    def _dense(self, config: ContenderConfig, what: str, encoder: Encoder, folders: tuple[Path, ...]) -> Contender:
+        system = dense(self.corpus, self.store, encoder, config.name, config)
+        return Contender(config.name, what, system, encoder.weights_sha256, encoder, folders)
+
+
+def dense(
+    corpus: Searched, store: VectorStore, encoder: Encoder, name: str, config: ContenderConfig | None = None
+) -> Dense:
+    """The index of an encoder, as a config wants it cut and quantised."""
+    if config is None:
+        return Dense(corpus, encoder, store, name)
+    return Dense(corpus, encoder, store, name, config.dimensions, config.quantise, config.rescore)
+
+
+def model(corpus: Searched, store: VectorStore, name: str, what: str, encoder: TextEncoder) -> Contender:
+    """Base or tuned."""
+    system = dense(corpus, store, encoder, name)
+    return Contender(name, what, system, encoder.weights_sha256, encoder, (encoder.folder,))

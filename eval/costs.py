@@ -1,0 +1,105 @@
+"""What a contender costs: time to encode and to answer, and bytes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from closecall.encoder import Encoder
+from closecall.models import weight_files
+from closecall.records import Query
+from eval.systems import Dense, Searched, System
+
+TIMED_QUERIES = 30
+"""Asked one by one, after three that warm up."""
+TIMED_TEXTS = 64
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True)
+class Size:
+    """What a contender takes in memory; 0 where it holds no vectors or weights."""
+
+    dimensions: int
+    bytes_per_vector: int
+    index_bytes: int
+    """At the corpus' size."""
+    index_bytes_per_million: int
+    model_bytes: int
+
+
+@dataclass(frozen=True)
+class Times:
+    """How long a contender takes on this machine; None where it encodes nothing, or answers from a file."""
+
+    encode_documents_s: float | None
+    """Per 1,000 documents, from a sample."""
+    encode_queries_s: float | None
+    """Per 1,000 queries, from a sample."""
+    latency_p50_ms: float | None
+    """Of one query alone: encoding, search and reranking."""
+    latency_p95_ms: float | None
+    queries: int
+    """How many were timed."""
+    price_per_1000_queries: float | None
+    """Of services with a price."""
+
+
+def size_of(system: System, corpus: Searched, folders: Sequence[Path]) -> Size:
+    """The size of a contender whose models are in these folders."""
+    per_vector = sum(part.bytes_per_vector for part in system.parts)
+    dimensions = max((part.width for part in system.parts), default=0)
+    model_bytes = sum(file.stat().st_size for folder in set(folders) for file in weight_files(folder))
+    return Size(dimensions, per_vector, per_vector * len(corpus.documents), per_vector * MILLION, model_bytes)
+
+
+def times_of(system: System, corpus: Searched, queries: Sequence[Query], depth: int, answers: bool = True) -> Times:
+    """Measured now, with up to 30 queries one by one; `answers` False: the contender only reads a file."""
+    if not answers or not queries:
+        return Times(None, None, None, None, 0, None)
+    chosen = [queries[row] for row in np.linspace(0, len(queries) - 1, min(TIMED_QUERIES, len(queries))).astype(int)]
+    for query in chosen[:3]:
+        system.search([query], depth, fresh=True)
+    spent_before = _cost(system)
+    taken = [_seconds(system, query, depth) * 1000 for query in chosen]
+    spent = _cost(system)
+    price = None if spent is None or spent_before is None else (spent - spent_before) / len(chosen) * 1000
+    documents, asked = _encoding(system, corpus, chosen)
+    p50, p95 = (float(np.percentile(taken, share)) for share in (50, 95))
+    return Times(documents, asked, p50, p95, len(chosen), price)
+
+
+def _seconds(system: System, query: Query, depth: int) -> float:
+    started = time.perf_counter()
+    system.search([query], depth, fresh=True)
+    return time.perf_counter() - started
+
+
+def _encoding(system: System, corpus: Searched, queries: Sequence[Query]) -> tuple[float | None, float | None]:
+    """Seconds per 1,000 documents and per 1,000 queries, over all encoders; None without one."""
+    encoders = _encoders(system.parts)
+    if not encoders:
+        return None, None
+    rows = np.linspace(0, len(corpus.texts) - 1, min(TIMED_TEXTS, len(corpus.texts))).astype(int)
+    documents, asked = [corpus.texts[row] for row in rows], [query.text for query in queries]
+    found = []
+    for texts, role in ((documents, "document"), (asked, "query")):
+        started = time.perf_counter()
+        for encoder in encoders:
+            encoder.encode(texts, "document" if role == "document" else "query")
+        found.append((time.perf_counter() - started) / len(texts) * 1000)
+    return found[0], found[1]
+
+
+def _encoders(parts: Sequence[Dense]) -> list[Encoder]:
+    return list({part.encoder.fingerprint: part.encoder for part in parts}.values())
+
+
+def _cost(system: System) -> float | None:
+    """What services have charged so far; None where none has a price."""
+    prices = [cost for part in system.parts if (cost := getattr(part.encoder, "cost", None)) is not None]
+    return sum(prices) if prices else None
