@@ -6,13 +6,14 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from closecall.errors import DataError
 
 Status = Literal["new", "still_failing", "fixed", "regressed"]
 ORDER: tuple[Status, ...] = ("regressed", "new", "still_failing", "fixed")
 """A query once fixed and failing again comes first."""
+SCHEMA = 1
 
 
 @dataclass(frozen=True)
@@ -30,19 +31,26 @@ class Entry:
 def merged(before: Sequence[Entry], failing: Mapping[str, str], asked: Collection[str], evaluation: str) -> list[Entry]:
     """The archive after an evaluation; `failing` holds the text of each query that failed in it.
 
-    A query that was not asked keeps its status. The same evaluation merged again changes nothing.
+    A query that was not asked keeps its status. An evaluation merged again, even an older one, changes nothing.
     """
+    if any(name == evaluation for entry in before for name, _ in entry.history):
+        return in_order(before)
     known = {entry.query_id: entry for entry in before}
     found = []
     for query_id in [*known, *(query_id for query_id in failing if query_id not in known)]:
         entry = known.get(query_id)
-        if entry is not None and (query_id not in asked or any(name == evaluation for name, _ in entry.history)):
+        if entry is not None and query_id not in asked:
             found.append(entry)
             continue
         status = _status(entry, query_id in failing)
         history = (*(entry.history if entry else ()), (evaluation, status))
         found.append(Entry(query_id, failing.get(query_id, entry.query if entry else ""), status, history))
-    return sorted(found, key=lambda entry: (ORDER.index(entry.status), entry.query_id))
+    return in_order(found)
+
+
+def in_order(entries: Sequence[Entry]) -> list[Entry]:
+    """The entries by status, what came back first, then by query id."""
+    return sorted(entries, key=lambda entry: (ORDER.index(entry.status), entry.query_id))
 
 
 def _status(entry: Entry | None, failing: bool) -> Status:
@@ -59,13 +67,11 @@ def read_archive(path: Path) -> list[Entry]:
         return []
     found: dict[str, Entry] = {}
     for number, line in enumerate(json_lines(path), start=1):
+        if not line:
+            continue
         try:
-            content = json.loads(line)
-            history = tuple((str(name), status) for name, status in content["history"])
-            entry = Entry(str(content["query_id"]), str(content["query"]), content["status"], history)
-            if not {entry.status, *(status for _, status in history)} <= set(ORDER):
-                raise ValueError(f"a status is none of {', '.join(ORDER)}")
-        except (ValueError, KeyError, TypeError) as error:
+            entry = _entry(json.loads(line))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{path} line {number}: no entry of the failure archive ({error}); mend or drop the line"
             ) from None
@@ -75,15 +81,26 @@ def read_archive(path: Path) -> list[Entry]:
     return list(found.values())
 
 
-def json_lines(path: Path) -> list[str]:
-    """The lines of a JSONL file; a line separator of Unicode inside a text ends none."""
-    return [line for line in path.read_text(encoding="utf-8").split("\n") if line]
+def json_lines(path: Path) -> list[bytes]:
+    """The lines of a JSONL file, empty ones too; a line separator of Unicode inside a text ends none."""
+    return path.read_bytes().splitlines()
+
+
+def _entry(content: Mapping[str, Any]) -> Entry:
+    """The entry of a line; ValueError, KeyError or TypeError when it is none."""
+    if content.get("schema", SCHEMA) != SCHEMA:
+        raise ValueError(f"schema {content['schema']!r}, and this closecall reads {SCHEMA}")
+    history = tuple((str(name), status) for name, status in content["history"])
+    if not {content["status"], *(status for _, status in history)} <= set(ORDER):
+        raise ValueError(f"a status is none of {', '.join(ORDER)}")
+    return Entry(str(content["query_id"]), str(content["query"]), content["status"], history)
 
 
 def write_archive(path: Path, entries: Sequence[Entry]) -> None:
     """Writes the entries, one JSON object a line, all of them or, when killed, none."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text("".join(json.dumps(asdict(e), ensure_ascii=False) + "\n" for e in entries), encoding="utf-8")
+    lines = (json.dumps({"schema": SCHEMA} | asdict(entry), ensure_ascii=False) + "\n" for entry in entries)
+    partial.write_text("".join(lines), encoding="utf-8")
     partial.replace(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from eval.answers import Answers
 TWIN = 0.8
 """Jaccard overlap of two word sets above which an unjudged document is nearly the same as a positive."""
 SHOWN_CHARACTERS = 300
+RERANKED = 100
+"""Documents that a reranker is given: it cannot lift a positive that stands below them."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,13 @@ class Case:
         return next((at for at, found in enumerate(self.ranking, start=1) if found.doc_id in wanted), None)
 
     @cached_property
+    def unjudged(self) -> list[str]:
+        """Documents of the top k that have no grade, and a text."""
+        grades = self.qrels.grades(self.query.query_id)
+        top = (found.doc_id for found in self.ranking[: self.k])
+        return [doc_id for doc_id in top if doc_id not in grades and doc_id in self.documents]
+
+    @cached_property
     def above(self) -> list[str]:
         """Documents above the best positive, within the top k."""
         return [found.doc_id for found in self.ranking[: min((self.rank or self.k + 1) - 1, self.k)]]
@@ -88,13 +98,11 @@ class Case:
     @cached_property
     def unjudged_above(self) -> list[str]:
         """Those of them that have no grade, and a text."""
-        grades = self.qrels.grades(self.query.query_id)
-        return [doc_id for doc_id in self.above if doc_id not in grades and doc_id in self.documents]
+        return [doc_id for doc_id in self.above if doc_id in set(self.unjudged)]
 
-    @cached_property
-    def texts(self) -> list[str]:
-        """Of the positives that the corpus holds."""
-        return [self.documents[doc_id].full_text for doc_id in self.positives if doc_id in self.documents]
+    def compared(self, doc_id: str) -> str:
+        """The text of a document in the form in which texts are compared; "" where there is none."""
+        return normalise(self.documents[doc_id].full_text) if doc_id in self.documents else ""
 
 
 def is_absent(case: Case) -> bool:
@@ -108,21 +116,27 @@ def is_low(case: Case) -> bool:
 
 
 def has_negative_above(case: Case) -> bool:
-    """A document judged 0 stands above the best positive."""
+    """A document judged 0, or an unjudged one with the same text, stands above the best positive."""
     grades = case.qrels.grades(case.query.query_id)
-    return any(grades.get(doc_id) == 0 for doc_id in case.above)
+    if any(grades.get(doc_id) == 0 for doc_id in case.above):
+        return True
+    negative = {case.compared(doc_id) for doc_id, grade in grades.items() if grade == 0}
+    negative -= {"", *map(case.compared, case.positives)}
+    return any(case.compared(doc_id) in negative for doc_id in case.unjudged_above)
 
 
 def has_duplicate_above(case: Case) -> bool:
-    """An unjudged document with the same text as a positive stands above it."""
-    positives = {normalise(text) for text in case.texts}
-    return any(normalise(case.documents[doc_id].full_text) in positives for doc_id in case.unjudged_above)
+    """An unjudged document of the top k with the same text as a positive stands above it."""
+    place = {found.doc_id: at for at, found in enumerate(case.ranking)}
+    copies = [(place[doc_id], case.compared(doc_id)) for doc_id in case.unjudged]
+    positives = [(place.get(doc_id, math.inf), case.compared(doc_id)) for doc_id in case.positives]
+    return any(text == own and at < rank for at, own in copies for rank, text in positives if own)
 
 
 def has_twin_above(case: Case) -> bool:
     """An unjudged document with at least 80 % of its words in common with a positive stands above it."""
-    positives = [set(words(text)) for text in case.texts]
-    found = (set(words(case.documents[doc_id].full_text)) for doc_id in case.unjudged_above)
+    positives = [set(words(case.compared(doc_id))) for doc_id in case.positives]
+    found = (set(words(case.compared(doc_id))) for doc_id in case.unjudged_above)
     return any(other and len(own & other) >= TWIN * len(own | other) for own in found for other in positives)
 
 
@@ -141,7 +155,7 @@ def is_vocabulary(case: Case) -> bool:
 def is_ambiguous(case: Case) -> bool:
     """At most three words, or the same text as another query with other positives."""
     own = set(case.positives)
-    others = any(set(case.qrels.positives(other)) != own for other in case.same_text)
+    others = any(found and set(found) != own for found in map(case.qrels.positives, case.same_text))
     return others or (bool(case.query.text) and len(words(case.query.text)) <= SHORT_WORDS)
 
 
@@ -179,7 +193,7 @@ REMEDIES: dict[str, tuple[str, ...]] = {
     "a reranker": ("negative_above", "low"),
     "fine-tuning, or a stronger model": ("absent",),
 }
-"""What helps, the cheapest first, and the classes that it helps with."""
+"""What helps, the cheapest first, and the classes that it helps with; the last one is also for what has no class."""
 NOT_BY_TRAINING = ("duplicate_above", "twin_above", "cut")
 
 
@@ -259,7 +273,6 @@ class Finder:
     def _failure(self, case: Case, lost: bool, missed: bool, values: Mapping[str, float]) -> Failure:
         query_id = case.query.query_id
         classes = tuple(name for name, rule in CLASSES.items() if rule(case))
-        remedy = next((name for name, helps in REMEDIES.items() if set(helps) & set(classes)), "a reranker")
         rankings = {name: found.ranking(query_id) for name, found in self.answers.items()}
         places = {name: {found.doc_id: at for at, found in enumerate(ranking, 1)} for name, ranking in rankings.items()}
         return Failure(
@@ -272,10 +285,16 @@ class Finder:
             {doc_id: {name: place.get(doc_id) for name, place in places.items()} for doc_id in case.positives},
             {name: [self._shown(query_id, found) for found in r[: self.k]] for name, r in rankings.items()},
             classes,
-            remedy,
+            _remedy(case, classes),
         )
 
     def _shown(self, query_id: str, found: ScoredDoc) -> Shown:
         document = self.documents.get(found.doc_id)
         text = "" if document is None else document.full_text[:SHOWN_CHARACTERS]
         return Shown(found.doc_id, found.score, self.qrels.grades(query_id).get(found.doc_id), text)
+
+
+def _remedy(case: Case, classes: Sequence[str]) -> str:
+    """The cheapest that applies; a reranker is not given what stands below its depth."""
+    helped = set(classes) - ({"low"} if case.rank is None or case.rank > RERANKED else set())
+    return next((name for name, helps in REMEDIES.items() if helped & set(helps)), list(REMEDIES)[-1])

@@ -10,7 +10,7 @@ from closecall.pages import render, script_policy
 from eval.evaluation import Evaluation
 from eval.failures import CLASSES, REMEDIES
 from eval.pictures import all_pictures, forest_picture
-from eval.report import HEADER, cost_rows, rows
+from eval.report import CONTENDER_HEADER, contender_rows, cost_rows, header, rows
 
 QUERIES_SHOWN = 2000
 """Queries in the table of the page, those that moved most; `per_query.csv` has all."""
@@ -33,8 +33,8 @@ def page(
         content=content,
         script=script,
         policy=script_policy(script),
-        header=HEADER,
-        tables={name: rows({**content, **found}) for name, found in contents.items()},
+        tables={name: _table(content, name, found) for name, found in contents.items()},
+        contenders=[CONTENDER_HEADER, *contender_rows(content)],
         rules={name: found["rules"] for name, found in contents.items()},
         forest=forest_picture(content),
         pictures=all_pictures(content, costs),
@@ -48,6 +48,11 @@ def page(
         remedies=REMEDIES,
         languages=_matrices(content),
     )
+
+
+def _table(content: Mapping[str, Any], name: str, found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Header and rows of one contender's comparison."""
+    return [header({**content, "contender": name}), *rows({**content, **found})]
 
 
 def query_rows(evaluation: Evaluation) -> list[dict[str, Any]]:

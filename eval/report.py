@@ -13,7 +13,6 @@ from closecall.records import Document, Qrels, Query, Run
 from eval.rules import points
 from eval.unjudged import MOSTLY
 
-HEADER = ("", "measure", "base", "tuned", "delta", "interval", "n", "")
 EXAMPLES = 5
 SMALL_SHOWN = 10
 TOO_SMALL = "too few to judge"
@@ -28,6 +27,12 @@ class Shown:
     qrels: Qrels
     base: Run
     tuned: Run
+
+
+def header(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """The heads of `rows`, with the names of incumbent and contender."""
+    names = content.get("incumbent", "base"), content.get("contender", "tuned")
+    return ("", "measure", *names, "delta", "interval", "n", "")
 
 
 def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
@@ -51,9 +56,10 @@ def table(content: Mapping[str, Any]) -> Table:
     notes = [f"{left_out} slices are too small to judge, and left to the report"] if left_out else []
     notes += [f"in points (hundredths); {_interval_note(content)}", *_models(content), *_counted(content)]
     view.caption = "\n".join(notes)
-    for number, name in enumerate(HEADER):
+    heads = header(content)
+    for number, name in enumerate(heads):
         # A pipe counts as 80 columns: names and remarks may wrap there, a number is never cut.
-        is_text = number in (0, len(HEADER) - 1)
+        is_text = number in (0, len(heads) - 1)
         view.add_column(name, justify="right" if 2 <= number <= 6 else "left", no_wrap=not is_text, overflow="fold")
     for number, cells in enumerate(shown):
         style = "bold" if number == 0 else "red" if cells[-1] == "HARMED" else "dim" if cells[-1] else ""
@@ -61,15 +67,36 @@ def table(content: Mapping[str, Any]) -> Table:
     return view
 
 
+CONTENDER_HEADER = ("contender", "outcome", "mean", "delta", "interval", "n")
+
+
+def contender_rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """A line for each contender, that of the verdict first: outcome, mean, delta and interval, in points."""
+    found = []
+    for name, one in {content["contender"]: content, **content["others"]}.items():
+        _, *cells = _cells(one["overall"][content["measure"]])
+        found.append((name, one["outcome"], *cells))
+    return found
+
+
+def _contenders(content: Mapping[str, Any]) -> list[str]:
+    """The table of contenders where there are several."""
+    if not content.get("others"):
+        return []
+    return [
+        f"## Contenders against {content['incumbent']}",
+        _markdown_table(CONTENDER_HEADER, contender_rows(content)),
+    ]
+
+
 def others_table(content: Mapping[str, Any]) -> Table:
-    """A line for each contender, that of the verdict first: outcome, mean, delta and interval."""
+    """The lines of all contenders for the terminal."""
     view = Table(box=None, pad_edge=False, header_style="bold", title_justify="left")
     view.title = f"contenders against {content['incumbent']}, by {content['measure']}"
-    for number, name in enumerate(("contender", "outcome", "mean", "delta", "interval", "n")):
+    for number, name in enumerate(CONTENDER_HEADER):
         view.add_column(name, justify="right" if number >= 2 else "left", no_wrap=number >= 2, overflow="fold")
-    for name, found in {content["contender"]: content, **content["others"]}.items():
-        _, mean, delta, interval, n = _cells(found["overall"][content["measure"]])
-        view.add_row(*map(Text, (name, found["outcome"], mean, delta, interval, n)))
+    for cells in contender_rows(content):
+        view.add_row(*map(Text, cells))
     return view
 
 
@@ -105,8 +132,9 @@ def results(content: Mapping[str, Any]) -> list[str]:
         f"{content['measure']}."
         if resolvable is not None
         else "",
+        *_contenders(content),
         "## Measures and slices",
-        _markdown_table(HEADER, rows(content)),
+        _markdown_table(header(content), rows(content)),
         f"In points (hundredths); {_interval_note(content)}. Overall: p = {result['p_value']:.4f} (permutation), "
         f"{result['wins']} wins, {result['ties']} ties, {result['losses']} losses. nDCG gain: {content['gain']}.",
     ]
@@ -118,7 +146,7 @@ def _others(content: Mapping[str, Any]) -> list[str]:
     parts = []
     for name, other in content.get("others", {}).items():
         parts += [f"## {name} against {content['incumbent']}: {other['outcome']}", other["sentence"]]
-        parts += [_markdown_table(HEADER, rows({**content, **other}))]
+        parts += [_markdown_table(header({**content, "contender": name}), rows({**content, **other}))]
     return parts
 
 

@@ -53,6 +53,7 @@ def test_a_query_that_was_not_asked_keeps_its_status_and_history():
 def test_the_same_evaluation_merged_twice_changes_nothing():
     once = through(("e1", "q1 q2", "q1 q2 q3"), ("e2", "q2 q3", "q2 q3"))
     assert through(("e2", "q2 q3", "q2 q3"), before=once) == once
+    assert through(("e1", "q1 q2", "q1 q2 q3"), before=once) == once  # an older one neither
 
 
 def test_what_came_back_is_listed_first_and_what_is_fixed_last():
@@ -88,10 +89,13 @@ def test_only_queries_that_were_asked_are_counted():
 
 def test_what_is_written_is_read_again(tmp_path):
     path = tmp_path / "failures.jsonl"
-    entries = merged([], {"q1": "<script>\n\"ü\" 'x'</script>", "q2": ""}, ["q1", "q2"], "e1")
+    entries = merged(
+        [], {"q1": "<script>\n\"ü\" 'x'</script>", "q2": "", "q3": "a\u2028b\x85c"}, ["q1", "q2", "q3"], "e1"
+    )
+    entries = merged(entries, {}, ["q1", "q3"], "e2")
     write_archive(path, entries)
     assert read_archive(path) == entries
-    assert [json.loads(line)["query_id"] for line in path.read_text("utf-8").splitlines()] == ["q1", "q2"]
+    assert [json.loads(line)["query_id"] for line in path.read_bytes().splitlines()] == ["q2", "q1", "q3"]
     assert [file.name for file in tmp_path.iterdir()] == ["failures.jsonl"]  # nothing is left beside it
 
 
@@ -115,6 +119,7 @@ GOOD = '{"query_id": "q1", "query": "a", "status": "new", "history": [["e1", "ne
     "line",
     [
         "no json",
+        GOOD.replace("{", '{"schema": 2, '),
         "[]",
         "3",
         '{"query_id": "q2"',
@@ -129,8 +134,8 @@ GOOD = '{"query_id": "q1", "query": "a", "status": "new", "history": [["e1", "ne
 )
 def test_a_malformed_line_is_refused_with_file_and_line(tmp_path, line):
     path = tmp_path / "failures.jsonl"
-    path.write_text(f"{GOOD}\n{line}\n", encoding="utf-8")
-    with pytest.raises(DataError, match=r"failures\.jsonl line 2: no entry of the failure archive"):
+    path.write_text(f"{GOOD}\n\n{line}\n", encoding="utf-8")  # an empty line is none, but counts
+    with pytest.raises(DataError, match=r"failures\.jsonl line 3: no entry of the failure archive"):
         read_archive(path)
 
 
@@ -139,3 +144,16 @@ def test_a_query_that_stands_twice_is_refused_with_file_and_line(tmp_path):
     path.write_text(f"{GOOD}\n{GOOD}\n", encoding="utf-8")
     with pytest.raises(DataError, match=r"failures\.jsonl line 2: query 'q1' again"):
         read_archive(path)
+
+
+def test_bytes_that_are_no_utf_8_are_refused_with_file_and_line(tmp_path):
+    path = tmp_path / "failures.jsonl"
+    path.write_bytes(f"{GOOD}\n".encode() + b'{"query_id": "\xff"}\n')
+    with pytest.raises(DataError, match=r"failures\.jsonl line 2: no entry"):
+        read_archive(path)
+
+
+def test_lines_written_before_there_was_a_schema_are_read(tmp_path):
+    path = tmp_path / "failures.jsonl"
+    path.write_text(f"{GOOD}\n", encoding="utf-8")
+    assert read_archive(path) == [Entry("q1", "a", "new", (("e1", "new"),))]
