@@ -41,6 +41,7 @@ class MeanOfSlices:
     tuned: float
     delta: float
     low: float
+    """-inf, as `high` is inf, where one of the slices is too small to judge: no interval holds then."""
     high: float
 
 
@@ -129,14 +130,16 @@ def _means_of_slices(
             continue
         before, after = (values.values[config.measure] for values in (base, tuned))
         rng = np.random.default_rng([config.seed, 4000 + number])
-        low, high = interval_of_slice_means(
-            after - before,
-            np.asarray(masks),
-            groups,
-            confidence=config.confidence,
-            resamples=config.resamples,
-            rng=rng,
-        )
+        low, high = -math.inf, math.inf
+        if all(_large_enough(mask, groups, config) for mask in masks):
+            low, high = interval_of_slice_means(
+                after - before,
+                np.asarray(masks),
+                groups,
+                confidence=config.confidence,
+                resamples=config.resamples,
+                rng=rng,
+            )
         first, last = (float(np.mean([values[mask].mean() for mask in masks])) for values in (before, after))
         together = int(np.any(masks, axis=0).sum())
         found.append(MeanOfSlices(column, len(masks), together, first, last, last - first, low, high))

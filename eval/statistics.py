@@ -133,7 +133,8 @@ def interval_of_slice_means(
     """Ends of the interval on the mean over slices of the mean delta in each; `masks` is bool (n_slices, n_queries).
 
     Percentile bootstrap over groups, no end nearer than that of a normal with the bootstrap's own spread; a resample
-    in which a slice has no query is left out. (-inf, inf) with a single group.
+    in which a slice has no query is left out. (-inf, inf) with a single group. Measured coverage of a nominal 95 %, 300
+    simulations each: 93-98 % with 3 to 5 slices in 200 queries or more; 57-92 % with slices of 2 to 5 queries.
     """
     labels = (
         np.arange(deltas.size) if groups is None else np.unique(np.asarray(groups, dtype=str), return_inverse=True)[1]

@@ -14,7 +14,7 @@ from closecall.cli import app
 from closecall.pipeline import load_experiment
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-NAMES = "check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|demo|measure|compare"
+NAMES = "check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|publish|demo|measure|compare|verdict"
 COMMANDS = sorted(set(re.findall(rf"closecall (?:{NAMES})\b[^`#\n|]*", README)))
 
 
@@ -50,6 +50,14 @@ def test_the_worked_example_is_read_and_told_that_two_queries_are_too_few(tmp_pa
     assert "corpus     4 documents" in result.stdout
     assert "4: 1 of grade 0, 2 of grade 1, 1 of grade 2" in result.stdout
     assert "split      cannot be made: the split leaves" in result.stdout
+
+
+@pytest.mark.parametrize("number", range(2, len(re.findall(r"```yaml\n", README))))
+def test_every_setting_in_the_readme_is_one(tmp_path, toy_data, tiny_model, number):
+    path = tmp_path / "experiment.yaml"
+    head = f"model: {{name: {tiny_model}}}\ndata: {{folder: {toy_data}}}\n"
+    path.write_text(head + block("yaml", number), encoding="utf-8")
+    assert load_experiment(path).config.finetune is not None
 
 
 def test_every_file_the_readme_sends_to_exists():

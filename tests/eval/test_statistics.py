@@ -1,3 +1,4 @@
+import functools
 import itertools
 import math
 
@@ -5,7 +6,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from eval.statistics import holm, loss_p_value, paired, queries_to_decide, smallest_resolvable_gain
+from eval.statistics import (
+    gain_p_value,
+    holm,
+    interval_of_slice_means,
+    loss_p_value,
+    paired,
+    queries_to_decide,
+    smallest_resolvable_gain,
+)
 
 SIMULATIONS = 600
 
@@ -214,6 +223,34 @@ def test_the_interval_holds_the_true_difference_in_93_to_97_of_100_test_sets(dra
     assert 0.93 <= held / SIMULATIONS <= 0.97
 
 
+@pytest.mark.parametrize("grouped", [False, True], ids=["single", "grouped"])
+def test_the_interval_on_the_mean_of_slices_holds_the_truth_in_93_to_97_of_100_test_sets(grouped):
+    sizes, generator, held = (120, 60, 30), rng(21), 0
+    moves = [(0.12, 0.02), (0.1, 0.1), (0.05, 0.15)]
+    truth = np.mean([gained - lost for gained, lost in moves])
+    for _ in range(SIMULATIONS):
+        deltas, of, groups = [], [], []
+        for slice_, (size, (gained, lost)) in enumerate(zip(sizes, moves, strict=True)):
+            draw = functools.partial(recall_like, gained=gained, lost=lost)
+            found, labels = in_groups(draw, generator, size) if grouped else (draw(generator, size), np.arange(size))
+            deltas.append(found)
+            of += [slice_] * found.size
+            groups += [(slice_, label) for label in labels.tolist()]
+        masks = np.asarray(of) == np.arange(3)[:, None]
+        options = {"confidence": 0.95, "resamples": 499, "rng": generator}
+        low, high = interval_of_slice_means(np.concatenate(deltas), masks, list(map(str, groups)), **options)
+        held += low <= truth <= high
+    assert 0.93 <= held / SIMULATIONS <= 0.97
+
+
+def test_the_mean_of_slices_is_that_of_their_means_however_large_they_are():
+    # 90 queries gain 0.1 and 10 lose 0.5: -0.2, where the mean over the queries is +0.04
+    deltas = np.concatenate([np.full(90, 0.1), np.full(10, -0.5)])
+    masks = np.asarray([np.arange(100) < 90, np.arange(100) >= 90])
+    low, high = interval_of_slice_means(deltas, masks, None, confidence=0.95, resamples=999, rng=rng())
+    assert (low, high) == (pytest.approx(-0.2), pytest.approx(-0.2))
+
+
 @pytest.mark.parametrize("n", [20, 200])
 @pytest.mark.parametrize("shape", ["few changed", "many changed", "grouped", "graded"])
 def test_a_slice_that_loses_just_the_allowed_is_rarely_called_harmed(shape, n):
@@ -252,6 +289,22 @@ def test_the_loss_of_a_whole_group_is_one_observation():
     deltas, groups = np.full(40, -0.5), np.repeat(np.arange(4), 10)
     assert loss_p_value(deltas, groups, 0.02, rng()) == 1 / 16
     assert loss_p_value(deltas, None, 0.02, rng()) < 0.001
+
+
+# --- several contenders
+
+
+def test_without_any_gain_one_of_five_contenders_is_adopted_in_at_most_5_of_100_test_sets():
+    generator, adopted, alone = rng(22), 0, 0
+    for _ in range(SIMULATIONS):
+        shared = recall_like(generator, 100, 0.05, 0.05)  # they move together, as variants of one model do
+        deltas = [np.clip(shared + recall_like(generator, 100, 0.1, 0.1), -1, 1) for _ in range(5)]
+        above = [compare(d, resamples=199, rng=generator).low > 0 for d in deltas]
+        p_values = holm([gain_p_value(d, None, 0.0, generator, resamples=199) for d in deltas])
+        alone += any(above)
+        adopted += any(low and p <= 0.05 for low, p in zip(above, p_values, strict=True))
+    assert adopted / SIMULATIONS <= 0.05
+    assert alone / SIMULATIONS > 0.05  # which is what the correction is for
 
 
 # --- Holm
