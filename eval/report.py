@@ -54,7 +54,8 @@ def table(content: Mapping[str, Any]) -> Table:
     shown, left_out = _without_many_small(rows(content))
     view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
     notes = [f"{left_out} slices are too small to judge, and left to the report"] if left_out else []
-    notes += [f"in points (hundredths); {_interval_note(content)}", *_models(content), *_counted(content)]
+    notes += [f"in points (hundredths); {_interval_note(content)}", *_mostly_unjudged(content)]
+    notes += [*_models(content), *_counted(content)]
     view.caption = "\n".join(notes)
     heads = header(content)
     for number, name in enumerate(heads):
@@ -136,7 +137,8 @@ def results(content: Mapping[str, Any]) -> list[str]:
         "## Measures and slices",
         _markdown_table(header(content), rows(content)),
         f"In points (hundredths); {_interval_note(content)}. Overall: p = {result['p_value']:.4f} (permutation), "
-        f"{result['wins']} wins, {result['ties']} ties, {result['losses']} losses. nDCG gain: {content['gain']}.",
+        f"effect size {result['effect_size']:.2f} (Cohen's d of the deltas), {result['wins']} wins, "
+        f"{result['ties']} ties, {result['losses']} losses. nDCG gain: {content['gain']}.",
     ]
     return [part for part in parts if part]
 
@@ -148,6 +150,17 @@ def _others(content: Mapping[str, Any]) -> list[str]:
         parts += [f"## {name} against {content['incumbent']}: {other['outcome']}", other["sentence"]]
         parts += [_markdown_table(header({**content, "contender": name}), rows({**content, **other}))]
     return parts
+
+
+def _mostly_unjudged(content: Mapping[str, Any]) -> list[str]:
+    """A line where most of the top of the deciding measure is unjudged."""
+    several = content.get("bounds", {}).get(content.get("contender"), ())
+    return [
+        f"{one['judged']:.0%} of the top is judged: {one['measure']} {points(one['value'])} could lie between "
+        f"{points(one['low'])} and {points(one['high'])}"
+        for one in several
+        if one["measure"] == content["measure"] and one["judged"] < MOSTLY
+    ]
 
 
 def _unjudged(content: Mapping[str, Any]) -> list[str]:

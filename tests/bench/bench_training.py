@@ -5,10 +5,12 @@
     python tests/bench/bench_training.py harm DATASET WORK
     python tests/bench/bench_training.py matryoshka DATASET WORK
     python tests/bench/bench_training.py defaults DATASET WORK [--seeds 0,1]
+    python tests/bench/bench_training.py write FOLDER
 
 REFERENCE is a script that trains as the documentation of sentence-transformers has it and takes
 `DATASET MODEL --epochs --negatives --batch-size --max-length`. DATASET is a folder in the native layout with its own
-train and test. Each prints one JSON object; a result is kept in WORK and not computed twice.
+train and test. Each prints one JSON object; a result is kept in WORK and not computed twice. `write` makes
+`tests/bench/training.md` of the objects in FOLDER, one in each `BENCH-DATASET.json`.
 """
 
 from __future__ import annotations
@@ -200,18 +202,19 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         tuned = TextEncoder(made.base.folder, made.config.model)
         documents = {document.doc_id: document for document in made.corpus.documents}
         builder = BatchBuilder(triples, read_part(made._frozen_split(), "train"), documents, None)
-        from finetune.weights import set_dropout
+        from finetune.weights import resolved_precision, set_dropout
 
         set_dropout(tuned.model, config.dropout or 0.0)
+        precision = resolved_precision(config.precision, tuned.model.device)
         schedule = plan(len(builder), config, turn)
         schedule = Plan(schedule.batches, schedule.steps_per_epoch, frozenset())
         probe = Probe(
             DevSet(read_part(made._frozen_split(), "dev"), (), Measure.parse("nDCG@10")),
             made.config.model,
             made.store,
-            "float32",
+            precision,
         )
-        training = Training(builder, probe, config, "float32", Measured(0, 0), arguments.work / "speed", "")
+        training = Training(builder, probe, config, precision, Measured(0, 0), arguments.work / "speed", "")
         started = time.perf_counter()
         _run(tuned.model, training, 0, schedule, arguments.work / "speed", None, lambda steps: None)
         taken["closecall"].append(len(builder) / (time.perf_counter() - started))
@@ -220,6 +223,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         "dataset": arguments.dataset.name,
         "rows": len(triples),
         "batch": arguments.batch_size,
+        "precision of closecall": precision,
         "rows per second": {who: round(value, 2) for who, value in medians.items()},
         "ratio": round(medians["closecall"] / medians["reference"], 2),
         "ratios by turn": [round(b / a, 2) for a, b in zip(taken["reference"], taken["closecall"], strict=True)],
@@ -286,7 +290,8 @@ SETTINGS: dict[str, tuple[str, ...]] = {
 def defaults(arguments: argparse.Namespace) -> dict[str, Any]:
     """Dev after training with other settings than the defaults; the test part is not opened."""
     result: dict[str, Any] = {"dataset": arguments.dataset.name, "seeds": arguments.seeds}
-    for name, settings in SETTINGS.items():
+    chosen = [name for name in SETTINGS if not arguments.settings or name in arguments.settings.split(",")]
+    for name, settings in ((name, SETTINGS[name]) for name in chosen):
         given = [f"finetune.{setting}" for setting in (*settings, f"seeds=[{arguments.seeds}]")]
         made = experiment(arguments.dataset, arguments.work, arguments, *given)
         made.split()
@@ -299,10 +304,82 @@ def defaults(arguments: argparse.Namespace) -> dict[str, Any]:
     return result
 
 
+def written(folder: Path) -> str:
+    """The results in a folder as Markdown."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*-*.json"))}
+    of = lambda bench: [one for name, one in found.items() if name.startswith(f"{bench}-")]  # noqa: E731
+    lines = [f"# Training: closecall and the documented recipe of sentence-transformers, {MODEL}", ""]
+    lines += ["## Held-out quality", "", *_quality_lines(of("quality")), ""]
+    lines += ["## Speed", "", *_speed_lines(of("speed")), ""]
+    lines += ["## Random positives", "", *(f"- {one['dataset']}: {one['sentence']}" for one in of("harm")), ""]
+    lines += ["## Matryoshka", "", *_matryoshka_lines(of("matryoshka")), ""]
+    lines += ["## Defaults, on dev", "", *_defaults_lines(of("defaults")), ""]
+    return "\n".join(lines) + (Path(__file__).parent / "training-tried.md").read_text(encoding="utf-8")
+
+
+def _table(*rows: Any) -> list[str]:
+    head, *body = rows
+    return ["| " + " | ".join(map(str, row)) + " |" for row in (head, ["---"] * len(head), *body)]
+
+
+def _quality_lines(results: list[dict[str, Any]]) -> list[str]:
+    rows: list[Any] = [
+        ("dataset", "measure", "n", "base", "reference", "closecall", "gain ratio", "closecall - reference")
+    ]
+    for one in results:
+        for name in MEASURES:
+            measured = one[name]
+            delta, low, high = measured["closecall - reference"]
+            means = (measured[who] for who in ("base", "reference", "closecall"))
+            interval = f"{delta:+.4f} [{low:+.4f}, {high:+.4f}]"
+            rows.append((one["dataset"], name, measured["n"], *means, measured["gain ratio"], interval))
+    rows_of = ", ".join(
+        f"{one['dataset']} {one['rows']['reference']} and {one['rows']['closecall']}" for one in results
+    )
+    budget = results[0]["budget"] if results else {}
+    return [*_table(*rows), "", f"Test queries; budget {budget}; rows of reference and closecall: {rows_of}."]
+
+
+def _speed_lines(results: list[dict[str, Any]]) -> list[str]:
+    rows: list[Any] = [("dataset", "rows", "precision", "reference, rows/s", "closecall, rows/s", "ratio", "by turn")]
+    for one in results:
+        per_second = one["rows per second"]
+        turns = ", ".join(map(str, one["ratios by turn"]))
+        measured = (
+            one["precision of closecall"],
+            per_second["reference"],
+            per_second["closecall"],
+            one["ratio"],
+            turns,
+        )
+        rows.append((one["dataset"], one["rows"], *measured))
+    return [*_table(*rows), "", "Batches of 32, at most 256 tokens, one negative; by turns in one run, medians."]
+
+
+def _matryoshka_lines(results: list[dict[str, Any]]) -> list[str]:
+    rows: list[Any] = [("dataset", "trained", "recall@1 at 384", "at 64", "lost")]
+    for one in results:
+        rows += [(one["dataset"], how, *one[how].values()) for how in ("plain", "matryoshka")]
+    return _table(*rows)
+
+
+def _defaults_lines(results: list[dict[str, Any]]) -> list[str]:
+    names = [name for name in SETTINGS if any(name in one for one in results)]
+    heads = [f"{one['dataset']} (n = {one['dev queries']}, base {one['base']})" for one in results]
+    rows: list[Any] = [("changed", *heads)]
+    for name in names:
+        rows.append((name, *(", ".join(map(str, one.get(name, ["-"]))) for one in results)))
+    return [
+        *_table(*rows),
+        "",
+        "nDCG@10 on dev of the best candidate, one value per seed, by search over the dev pool.",
+    ]
+
+
 def main() -> None:
     """Run one bench."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("bench", choices=["quality", "speed", "harm", "matryoshka", "defaults"])
+    parser.add_argument("bench", choices=["quality", "speed", "harm", "matryoshka", "defaults", "write"])
     parser.add_argument("places", nargs="+", type=Path)
     for name, kind, value in (
         ("epochs", float, 1.0), ("negatives", int, 1), ("batch-size", int, 32), ("max-length", int, 256),
@@ -310,7 +387,13 @@ def main() -> None:
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=kind, default=value)
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--settings", default="", help="names in SETTINGS, separated by commas; default: all")
     arguments = parser.parse_args()
+    if arguments.bench == "write":
+        text = written(arguments.places[0])
+        (Path(__file__).parent / "training.md").write_text(text, encoding="utf-8")
+        sys.stdout.write(text)
+        return
     names = ("reference", "dataset", "work") if arguments.bench in ("quality", "speed") else ("dataset", "work")
     vars(arguments).update(zip(names, (path.resolve() for path in arguments.places), strict=True))
     arguments.work.mkdir(parents=True, exist_ok=True)

@@ -251,6 +251,35 @@ def test_values_agree_with_trec_eval_with_linear_gain(seed, positive_from):
         assert difference < 1e-12, name
 
 
+def test_1000_rankings_full_of_ties_agree_with_trec_eval_once_ties_go_by_document_id():
+    """trec_eval itself puts the larger id first, so it is given the ranks that ours must have made of the ties."""
+    rng = np.random.default_rng(11)
+    docs = [f"d{i:02}" for i in range(40)]
+    grades: dict[str, dict[str, int]] = {}
+    rankings: dict[str, list[ScoredDoc]] = {}
+    for number in range(1100):
+        query_id = f"q{number:04}"
+        grades[query_id] = {str(d): int(rng.integers(0, 4)) for d in rng.permutation(docs)[:12]}
+        if rng.random() < 0.05:
+            continue  # a query that the run lacks
+        found = rng.permutation(docs)[: rng.integers(1, 31)]
+        rankings[query_id] = [ScoredDoc(str(d), float(rng.integers(0, 5))) for d in found]
+    qrels = graded(grades)
+    strict = {
+        q: {d.doc_id: -float(rank) for rank, d in enumerate(sorted(r, key=lambda d: (-d.score, d.doc_id)))}
+        for q, r in rankings.items()
+    }
+    measures = {"ndcg_cut.10", "recall.10", "P.10", "map_cut.10", "success.5", "recip_rank"}
+    theirs = pytrec_eval.RelevanceEvaluator(dict(grades), measures).evaluate(strict)
+    names = ("nDCG@10", "recall@10", "precision@10", "MAP@10", "hit@5", "MRR")
+    ours = per_query(qrels, Run(rankings), parse_measures(names), "linear")
+    assert len(ours.query_ids) - len(ours.missing_from_run) >= 1000
+    for name in names:
+        assert (
+            largest_difference(ours, name, lambda q, t=TREC_NAMES[name]: theirs[q][t] if q in rankings else 0.0) < 1e-12
+        )
+
+
 RANX_NAMES = {
     "nDCG@10": "ndcg_burges@10",
     "nDCG@100": "ndcg_burges@100",

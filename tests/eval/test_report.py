@@ -20,7 +20,15 @@ def result(base, tuned, low, high, n, **more):
     values = {"base": base, "tuned": tuned, "delta": tuned - base, "low": low, "high": high, "n": n, "n_groups": n}
     return (
         values
-        | {"confidence": 0.95, "p_value": 0.0123, "wins": 3, "ties": 2, "losses": 1, "method": "bootstrap"}
+        | {
+            "confidence": 0.95,
+            "p_value": 0.0123,
+            "effect_size": 0.4,
+            "wins": 3,
+            "ties": 2,
+            "losses": 1,
+            "method": "bootstrap",
+        }
         | more
     )
 
@@ -100,7 +108,10 @@ def test_the_report_says_verdict_rules_power_counts_and_gain(content):
     assert "- gain above 0.0 points: **passed**, the interval lies above\n" in text
     assert "shows with 80 % power is 2.3 points of nDCG@10." in text
     assert "| noun=user | nDCG@10 | 50.0 | 55.0 | +5.0 | [+1.0, +9.0] | 40 | HARMED |" in text
-    assert "p = 0.0123 (permutation), 3 wins, 2 ties, 1 losses. nDCG gain: exp." in text
+    assert (
+        "p = 0.0123 (permutation), effect size 0.40 (Cohen's d of the deltas), 3 wins, 2 ties, 1 losses. nDCG gain: exp."
+        in text
+    )
     assert text.endswith("\n")
 
 
