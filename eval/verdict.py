@@ -56,8 +56,9 @@ def decide(comparison: Comparison, config: EvalConfig, evidence: Evidence | None
         outcome = "adopt"
     else:
         outcome = "undecided"
-    open_gain = outcome == "undecided" and rules[0].outcome == "undecided"
-    needed = _needed(comparison, config) if open_gain else None
+    few = result.n_groups < config.min_groups
+    open_gain = rules[0].outcome == "undecided" and (few or result.low <= config.min_gain)
+    needed = _needed(comparison, config) if outcome == "undecided" and open_gain else None
     sentence = _sentence(outcome, comparison, config, needed, rules)
     return Verdict(outcome, sentence, tuple(rules), needed, resolvable)
 

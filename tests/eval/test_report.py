@@ -108,10 +108,8 @@ def test_the_report_says_verdict_rules_power_counts_and_gain(content):
     assert "- gain above 0.0 points: **passed**, the interval lies above\n" in text
     assert "shows with 80 % power is 2.3 points of nDCG@10." in text
     assert "| noun=user | nDCG@10 | 50.0 | 55.0 | +5.0 | [+1.0, +9.0] | 40 | HARMED |" in text
-    assert (
-        "p = 0.0123 (permutation), effect size 0.40 (Cohen's d of the deltas), 3 wins, 2 ties, 1 losses. nDCG gain: exp."
-        in text
-    )
+    assert "p = 0.0123 (permutation), effect size 0.40 (Cohen's d of the deltas), 3 wins, 2 ties, 1 losses." in text
+    assert "nDCG gain: exp." in text
     assert text.endswith("\n")
 
 

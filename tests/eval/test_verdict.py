@@ -198,5 +198,42 @@ def test_a_gain_no_larger_than_what_seeds_differ_by_is_undecided():
     assert "+45.0 against 46.0 between the best and the worst seed on dev" in found.sentence
 
 
+def test_a_required_slice_must_be_shown_not_to_lose():
+    moves = [(40, 2, 1), (30, 2, 2)]
+    slices = {"gains": ids(40), "same": ids(30, 40), "few": ids(5)}
+    assert verdict(moves, slices, required_slices=("gains", "same")).outcome == "adopt"
+    few = verdict(moves, slices, required_slices=("few",))
+    assert (few.outcome, few.rules[2].evidence) == ("undecided", "n = 5 is too small to judge")
+    unknown = verdict(moves, slices, required_slices=("none",))
+    assert unknown.outcome == "undecided"
+    assert unknown.rules[2].evidence == "there is no such slice of the test queries; there are gains, same, few"
+    # 12 of 40 lose a half, 15 gain it: no harm is shown, but its absence is not shown either.
+    mixed = verdict([(12, 1, 2), (15, 2, 1), (13, 1, 1), (160, 2, 1)], {"m": ids(40)}, required_slices=("m",))
+    assert [rule.outcome for rule in mixed.rules] == ["passed", "passed", "undecided"]
+    assert mixed.sentence.startswith("undecided: MRR")
+
+
+def test_a_cost_above_its_limit_rejects_a_gain_and_an_unmeasured_one_decides_nothing():
+    limits = {"latency_p95_ms": 20.0, "bytes_per_vector": 512}
+    costs = {"latency_p95_ms": 19.5, "bytes_per_vector": 512}
+    assert verdict(GAIN, limits=limits, evidence={"costs": costs}).outcome == "adopt"
+    slow = verdict(GAIN, limits=limits, evidence={"costs": costs | {"latency_p95_ms": 31.25}})
+    assert (slow.outcome, slow.rules[2].name, slow.rules[2].outcome) == (
+        "reject",
+        "latency_p95_ms at most 20",
+        "failed",
+    )
+    assert slow.sentence.endswith(": latency_p95_ms at most 20: measured 31.25.")
+    assert verdict(GAIN, limits=limits, evidence={"costs": {"latency_p95_ms": 19.5}}).outcome == "undecided"
+
+
+def test_a_gain_that_does_not_hold_among_several_contenders_is_undecided():
+    held = verdict(GAIN, evidence={"gain_p_value": 0.05, "contenders": 4})
+    assert held.outcome == "adopt"
+    found = verdict(GAIN, evidence={"gain_p_value": 0.051, "contenders": 4})
+    assert (found.outcome, found.queries_to_decide) == ("undecided", None)
+    assert "but p = 0.051 after Holm's correction over 4 contenders" in found.sentence
+
+
 def test_the_exit_codes_are_0_10_and_11():
     assert EXIT_CODES == {"adopt": 0, "reject": 10, "undecided": 11}
