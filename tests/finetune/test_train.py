@@ -22,7 +22,7 @@ from closecall.pipeline import load_experiment
 from closecall.progress import console
 from closecall.split import read_part
 from closecall.vectors import VectorStore
-from eval.artifact import BASE_RUN
+from eval.artifact import run_name
 from finetune.artifact import Chosen, Confirmed, Curve, CurvePoint, SeedCurve, model_folder, read_curve
 from finetune.dev import DevSet
 from finetune.loss import JudgedMultipleNegativesRankingLoss
@@ -430,9 +430,9 @@ def test_eval_uses_the_corpus_vectors_of_the_best_step_again(experiment, config_
 def test_the_base_is_still_the_base_after_training(experiment):
     in_one_go = experiment(name="a")
     in_one_go.finetune()
-    together = in_one_go.evaluate().file(BASE_RUN).read_text(encoding="utf-8")
+    together = in_one_go.evaluate().file(run_name("base")).read_text(encoding="utf-8")
     experiment(name="b").finetune()
-    assert experiment(name="b").evaluate().file(BASE_RUN).read_text(encoding="utf-8") == together
+    assert experiment(name="b").evaluate().file(run_name("base")).read_text(encoding="utf-8") == together
 
 
 def test_training_prints_nothing_to_stdout(experiment, capfd):
