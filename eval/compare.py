@@ -14,7 +14,8 @@ from closecall.measures import QueryValues, per_query
 from closecall.records import Qrels, Run
 from closecall.slices import Slice
 from eval.config import EvalConfig
-from eval.statistics import PairedResult, holm, interval_of_slice_means, loss_p_value, paired
+from eval.slice_means import interval_of_slice_means
+from eval.statistics import PairedResult, holm, loss_p_value, paired
 
 
 @dataclass(frozen=True)

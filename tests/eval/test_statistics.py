@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from eval.slice_means import interval_of_slice_means
 from eval.statistics import (
     gain_p_value,
     holm,
-    interval_of_slice_means,
     loss_p_value,
     paired,
     queries_to_decide,
