@@ -10,7 +10,7 @@ from closecall.pages import render, script_policy
 from eval.evaluation import Evaluation
 from eval.failures import CLASSES, REMEDIES
 from eval.pictures import all_pictures, forest_picture
-from eval.report import CONTENDER_HEADER, contender_rows, cost_rows, header, rows
+from eval.tables import CONTENDER_HEADER, contender_rows, cost_rows, header, rows
 
 QUERIES_SHOWN = 2000
 """Queries in the table of the page, those that moved most; `per_query.csv` has all."""

@@ -12,7 +12,8 @@ from eval.artifact import evaluation_json, verdict_json, write_per_query
 from eval.compare import compare
 from eval.config import EvalConfig
 from eval.evaluation import Asked, evaluate_answers
-from eval.report import Shown, markdown, rows, table
+from eval.report import Shown, markdown, table
+from eval.tables import rows
 from eval.verdict import decide
 
 
