@@ -27,7 +27,7 @@ class Ruling:
 
     @property
     def exit_code(self) -> int:
-        """0 adopt, 10 reject, 11 undecided."""
+        """0 adopt, 10 reject and unchanged, 11 undecided."""
         return EXIT_CODES[self.outcome]
 
 
@@ -44,11 +44,11 @@ def corrected_gains(comparisons: Mapping[str, Comparison], config: EvalConfig) -
 
 
 def rule(verdicts: Mapping[str, Verdict], comparisons: Mapping[str, Comparison], config: EvalConfig) -> Ruling:
-    """Adopt the contender with the highest mean among those that pass; reject when all are; else undecided.
+    """Adopt the contender with the highest mean among those that pass; undecided when one is; else reject.
 
     The contender named is that one, or the one with the highest mean among the undecided, or of all.
     """
-    outcomes: tuple[Outcome, ...] = ("adopt", "undecided", "reject")
+    outcomes: tuple[Outcome, ...] = ("adopt", "undecided", "reject", "unchanged")
     outcome = next(wanted for wanted in outcomes if any(v.outcome == wanted for v in verdicts.values()))
     chosen = max(
         (name for name, verdict in verdicts.items() if verdict.outcome == outcome),
@@ -71,7 +71,7 @@ def _among_several(
     others = {wanted: [n for n, v in verdicts.items() if v.outcome == wanted and n != chosen] for wanted in EXIT_CODES}
     counted = ", ".join(f"{len(names)} {wanted}" for wanted, names in others.items() if names)
     said = f"{head} {chosen} in place of {config.incumbent}: {rest.removesuffix('.')}"
-    if outcome == "reject":
+    if outcome in ("reject", "unchanged"):
         return f"{head} all {len(verdicts)} contenders; the best, {chosen}: {rest}"
     bias = ""
     if outcome == "adopt":

@@ -12,8 +12,8 @@ from eval.config import EvalConfig
 from eval.rules import Evidence, Rule, all_rules, harmed_slices, points
 from eval.statistics import queries_to_decide, smallest_resolvable_gain
 
-Outcome = Literal["adopt", "reject", "undecided"]
-EXIT_CODES: dict[Outcome, int] = {"adopt": 0, "reject": 10, "undecided": 11}
+Outcome = Literal["adopt", "reject", "undecided", "unchanged"]
+EXIT_CODES: dict[Outcome, int] = {"adopt": 0, "reject": 10, "undecided": 11, "unchanged": 10}
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Verdict:
 
     @property
     def exit_code(self) -> int:
-        """0 adopt, 10 reject, 11 undecided."""
+        """0 adopt, 10 reject and unchanged, 11 undecided."""
         return EXIT_CODES[self.outcome]
 
 
@@ -47,8 +47,8 @@ def decide(comparison: Comparison, config: EvalConfig, evidence: Evidence | None
     resolvable = smallest_resolvable_gain(_spread(comparison), result.n_groups, confidence=config.confidence)
     if comparison.unchanged:
         rule = Rule("gain", "failed", "no query has another value in any measure")
-        sentence = f"reject: nothing changed; tuned and base have the same values on all {result.n} test queries."
-        return Verdict("reject", sentence, (rule,), None, resolvable)
+        sentence = f"unchanged: the same values on all {result.n} test queries; there is nothing to adopt."
+        return Verdict("unchanged", sentence, (rule,), None, resolvable)
     rules = all_rules(comparison, config, evidence)
     if any(rule.outcome == "failed" for rule in rules):
         outcome: Outcome = "reject"

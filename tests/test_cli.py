@@ -175,7 +175,7 @@ NONE, ALL, MAIL, WEB = slice(0, 0), slice(0, 80), slice(0, 40), slice(40, 80)
     [
         (NONE, ALL, 0, "adopt"),
         (ALL, NONE, 10, "reject"),
-        (MAIL, MAIL, 10, "reject"),  # nothing changed
+        (MAIL, MAIL, 10, "unchanged"),
         (MAIL, slice(38, 80), 10, "reject"),  # web gains, mail is harmed
         (slice(0, 2), slice(2, 6), 11, "undecided"),  # two lose, four gain
     ],

@@ -182,8 +182,8 @@ def test_what_a_dead_process_left_half_written_is_not_read(finished):
 def test_a_checkpoint_with_untouched_weights_ends_in_nothing_changed(finished):
     run(finished, "finetune.epochs=0")
     content = verdict(finished)
-    assert (content["outcome"], content["exit_code"]) == ("reject", 10)
-    assert content["sentence"].startswith("reject: nothing changed")
+    assert (content["outcome"], content["exit_code"]) == ("unchanged", 10)
+    assert content["sentence"].startswith("unchanged: the same values on all")
     assert {result["delta"] for result in content["overall"].values()} == {0}
     assert "the checkpoint is the base" in content["training"]
 

@@ -43,7 +43,7 @@ def test_every_contender_answers_the_same_queries_and_leaves_its_run(done):
 
 def test_a_run_of_the_base_is_a_contender_that_changes_nothing(done):
     other = content(done)["others"]["engine"]
-    assert other["sentence"].startswith("reject: nothing changed")
+    assert other["sentence"].startswith("unchanged: the same values on all")
 
 
 def test_sizes_stand_in_the_verdict_and_times_beside_it(done):

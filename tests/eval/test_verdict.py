@@ -78,10 +78,10 @@ def test_a_tie_that_no_number_of_queries_would_decide_gives_no_number():
     assert found.sentence.endswith("not enough evidence of a gain above 0.0.")
 
 
-def test_a_model_that_ranks_as_before_is_rejected_because_nothing_changed():
+def test_a_model_that_ranks_as_before_is_called_unchanged():
     found = verdict([(20, 1, 1), (20, 3, 3)], slices={"half": ids(20)})
-    assert (found.outcome, found.exit_code) == ("reject", 10)
-    assert found.sentence.startswith("reject: nothing changed")
+    assert (found.outcome, found.exit_code) == ("unchanged", 10)
+    assert found.sentence.startswith("unchanged: the same values on all")
     assert "all 40 test queries" in found.sentence
     assert [rule.outcome for rule in found.rules] == ["failed"]
 
@@ -236,4 +236,4 @@ def test_a_gain_that_does_not_hold_among_several_contenders_is_undecided():
 
 
 def test_the_exit_codes_are_0_10_and_11():
-    assert EXIT_CODES == {"adopt": 0, "reject": 10, "undecided": 11}
+    assert EXIT_CODES == {"adopt": 0, "reject": 10, "undecided": 11, "unchanged": 10}
