@@ -12,7 +12,7 @@ from typing import Any
 from closecall.manifest import Artifact
 from closecall.trec import write_run
 from eval.answers import Answers
-from eval.archive import Entry, counts, json_lines, merged, read_archive, write_archive
+from eval.archive import ORDER, Entry, counts, json_lines, merged, read_archive, write_archive
 from eval.compare import Comparison
 from eval.config import EvalConfig
 from eval.evaluation import Evaluation
@@ -54,6 +54,7 @@ def write_evaluation(
     costs = {name: asdict(times) for name, times in evaluation.beside.times.items()}
     status = {entry.query_id: entry.status for entry in entries}
     found = [failure.as_json() | {"status": status[failure.query_id]} for failure in failures]
+    found.sort(key=lambda failure: ORDER.index(failure["status"]))  # what was fixed once and is back comes first
     lines = "".join(json.dumps(failure, ensure_ascii=False) + "\n" for failure in found)
     (folder / FAILURES).write_text(lines, encoding="utf-8")
     (folder / COSTS).write_text(json.dumps(costs, indent=2) + "\n", encoding="utf-8")

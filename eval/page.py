@@ -10,7 +10,7 @@ from closecall.pages import render, script_policy
 from eval.evaluation import Evaluation
 from eval.failures import CLASSES, REMEDIES
 from eval.pictures import all_pictures, forest_picture
-from eval.tables import CONTENDER_HEADER, contender_rows, cost_rows, header, rows
+from eval.tables import CONTENDER_HEADER, contender_rows, cost_rows, header, rows, status_line
 
 QUERIES_SHOWN = 2000
 """Queries in the table of the page, those that moved most; `per_query.csv` has all."""
@@ -45,6 +45,7 @@ def page(
         failures=failures[:FAILURES_SHOWN],
         failures_in_all=len(failures),
         meanings=meanings,
+        statuses=status_line(content),
         remedies=REMEDIES,
         languages=_matrices(content),
     )

@@ -61,10 +61,10 @@ def cost_picture(content: Mapping[str, Any], costs: Mapping[str, Mapping[str, An
     means = _means(content)
     if by == "bytes":
         found = {name: size["bytes_per_vector"] for name, size in content["sizes"].items()}
-        title, label = "Quality against bytes per vector", "bytes per vector (log)"
+        title, label = "Quality against bytes per vector", "bytes per vector"
     else:
         found = {name: times["latency_p50_ms"] for name, times in costs.items()}
-        title, label = "Quality against latency", "ms for one query, median (log)"
+        title, label = "Quality against latency", "ms for one query, median"
     points = {name: (value, means[name]) for name, value in found.items() if value and name in means}
     if len(points) < 2:
         return ""
@@ -72,7 +72,11 @@ def cost_picture(content: Mapping[str, Any], costs: Mapping[str, Mapping[str, An
     for number, (name, (x, y)) in enumerate(points.items()):
         colour, marker = COLOURS[number % len(COLOURS)], "osD^vP"[number % 6]
         axes.plot([x], [y], marker=marker, markersize=8, color=colour, label=name, linestyle="none")
+    places = [x for x, _ in points.values()]
     axes.set_xscale("log")
+    axes.set_xlim(min(places) / 1.6, max(places) * 1.6)
+    axes.set_xticks(sorted(set(places)), [f"{x:,.3g}" if x < 1000 else f"{x:,.0f}" for x in sorted(set(places))])
+    axes.set_xticks([], minor=True)
     values = np.asarray([y for _, y in points.values()])
     room = max(0.02, float(np.ptp(values)) * 0.3)
     axes.set_ylim(max(0.0, float(values.min()) - room), min(1.0, float(values.max()) + room))
@@ -87,7 +91,7 @@ def _means(content: Mapping[str, Any]) -> dict[str, float]:
     return {content["incumbent"]: own["base"], content["contender"]: own["tuned"], **others}
 
 
-def _short(text: str, length: int = 30) -> str:
+def _short(text: str, length: int = 26) -> str:
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

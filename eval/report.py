@@ -11,7 +11,7 @@ from rich.text import Text
 
 from closecall.records import Document, Qrels, Query, Run
 from eval.rules import points
-from eval.tables import CONTENDER_HEADER, TOO_SMALL, contender_rows, cost_rows, header, rows
+from eval.tables import CONTENDER_HEADER, TOO_SMALL, contender_rows, cost_rows, header, rows, status_line
 from eval.unjudged import MOSTLY
 
 EXAMPLES = 5
@@ -154,11 +154,10 @@ def _failures(content: Mapping[str, Any]) -> list[str]:
     if not found or not found["failures"]:
         return []
     lines = [f"- {name}: {count:,}" for name, count in found["remedies"].items()]
-    status = ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found["status"].items() if count)
     return [
         "## Failures",
         f"{found['failures']:,} queries lost against {content['incumbent']} ({found['lost']:,}) or have no positive in "
-        f"the top 10 ({found['missed']:,}): {status}. {found['fixable_by_training']:,} of them are no label or "
+        f"the top 10 ({found['missed']:,}): {status_line(content)}. {found['fixable_by_training']:,} of them are no label or "
         "chunking problem; fine-tuning can be expected to help with these alone. What would help, the cheapest first:",
         "\n".join(lines),
     ]

@@ -30,6 +30,12 @@ def rows(content: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return cells
 
 
+def status_line(content: Mapping[str, Any]) -> str:
+    """How many failures are new, still there, fixed or back, in words."""
+    found = content["failures"]["status"].items()
+    return ", ".join(f"{count:,} {name.replace('_', ' ')}" for name, count in found if count) or "none"
+
+
 CONTENDER_HEADER = ("contender", "outcome", "mean", "delta", "interval", "n")
 
 
