@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,12 +85,15 @@ def show_verdict(
 
 
 def print_verdict(folder: Path, as_json: bool) -> int:
-    """The verdict in a folder and where its report is; the exit code."""
+    """The verdict in a folder, of an experiment or of `compare`, and where its report is; the exit code."""
     from closecall.manifest import Artifact
+    from eval.artifact import read_report
 
-    code = print_content(Artifact.open(folder, "eval").read_json("verdict.json"), as_json)
+    of_runs = read_report(folder)
+    code = print_content(of_runs or Artifact.open(folder, "eval").read_json("verdict.json"), as_json)
     say(f"report: {folder / 'report.html'}")
-    say(f"artifacts: {folder.parent} (split, mined, checkpoint, verdict)")
+    if of_runs is None:
+        say(f"artifacts: {folder.parent} (split, mined, checkpoint, verdict)")
     return code
 
 
@@ -110,7 +114,8 @@ def _named_runs(given: Sequence[str]) -> dict[str, Path]:
     found: dict[str, Path] = {}
     for text in given:
         name, equals, file = text.partition("=")
-        if not equals or not name or not file or name in ("base", "tuned", *found):
-            raise ConfigError(f"--run {text}: expected NAME=FILE, with a name that no other run has")
+        if not equals or not file or not re.fullmatch(r"[\w.-]+", name) or name in ("base", "tuned", *found):
+            expected = "NAME=FILE, with a name of letters, digits, dots and dashes that no other run has"
+            raise ConfigError(f"--run {text}: expected {expected}")
         found[name] = Path(file)
     return found

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from closecall.manifest import Artifact
+from closecall.errors import ArtifactError
+from closecall.manifest import MANIFEST, Artifact
 from closecall.trec import write_run
 from eval.answers import Answers
 from eval.archive import ORDER, Entry, counts, json_lines, merged, read_archive, write_archive
@@ -78,6 +79,29 @@ def _examples(evaluation: Evaluation) -> Shown | None:
         return None
     runs = (evaluation.answers[name].run() for name in (evaluation.incumbent, evaluation.ruling.contender))
     return Shown(asked.queries, asked.documents, asked.qrels, *runs)
+
+
+def read_report(folder: Path) -> dict[str, Any] | None:
+    """The verdict in a folder that `compare` wrote, which has no manifest; None where there is none."""
+    path = folder / VERDICT
+    if (folder / MANIFEST).exists() or not path.is_file():
+        return None
+    try:
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if content["schema"] != SCHEMA or "runs" not in content:
+            raise ValueError(f"schema {content['schema']!r}, expected {SCHEMA} with runs")
+    except (ValueError, KeyError, TypeError) as error:
+        raise ArtifactError(f"{path}: no verdict of this closecall ({error}); compare the runs again") from None
+    return content
+
+
+def clear_report(folder: Path) -> None:
+    """Remove the files of an earlier report in the folder, all but the archive."""
+    before = read_report(folder)
+    if before is not None:
+        runs = [run_name(name) for name in before["runs"]]
+        for name in (PER_QUERY, REPORT, PAGE, COSTS, FAILURES, *runs, VERDICT):
+            (folder / name).unlink(missing_ok=True)
 
 
 def failures_of(evaluation: Evaluation, lexical: Answers | None) -> list[Failure]:

@@ -158,7 +158,8 @@ def _failures(content: Mapping[str, Any]) -> list[str]:
         "## Failures",
         f"{found['failures']:,} queries lost against {content['incumbent']} ({found['lost']:,}) or have no positive in "
         f"the top 10 ({found['missed']:,}): {status_line(content)}. {found['fixable_by_training']:,} of them are "
-        "no label or chunking problem; fine-tuning can be expected to help with these alone. What would help, the cheapest first:",
+        "no label or chunking problem; fine-tuning can be expected to help with these alone. What would "
+        "help, the cheapest first:",
         "\n".join(lines),
     ]
 

@@ -17,12 +17,13 @@ from closecall.slices import SliceSource, find_slices
 from closecall.trec import read_qrels, read_run
 from eval.answers import Answers, answers_of_run
 from eval.archive import merged, read_archive, write_archive
-from eval.artifact import evaluation_json, failures_of, write_evaluation
+from eval.artifact import clear_report, evaluation_json, failures_of, write_evaluation
 from eval.config import EvalConfig
 from eval.contenders import BASE
 from eval.evaluation import Asked, Evaluation, evaluate_answers
 from eval.systems import Lexical, Searched
 
+OF_EXPERIMENTS = ("contenders", "guard", "limits")
 ARCHIVE_OF_RUNS = "archive.jsonl"
 """Failures kept across reports in the same folder."""
 
@@ -128,6 +129,10 @@ def compare_runs(given: RunFiles, assignments: Sequence[str], report: Path | Non
 def _run_config(given: RunFiles, assignments: Sequence[str]) -> EvalConfig:
     """The settings of `--set`; the incumbent must be one of the runs."""
     content = override({}, assignments)
+    if beside := [name for name in OF_EXPERIMENTS if name in content]:
+        raise ConfigError(
+            f"--set {beside[0]}: needs models and a corpus, so it is of experiments; name runs with --run"
+        )
     incumbent = content.pop("incumbent", BASE)
     if incumbent not in given.runs:
         raise ConfigError(f"--set incumbent={incumbent}: no such run; there are {', '.join(given.runs)}")
@@ -149,6 +154,7 @@ def _reported(
     if report.exists() and not report.is_dir():
         raise ArtifactError(f"{report}: is a file; name a folder for the report")
     report.mkdir(parents=True, exist_ok=True)
+    clear_report(report)
     asked = list(evaluation.asked.queries.values())
     lexical = None
     if documents and any(query.text for query in asked):
