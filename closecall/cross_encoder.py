@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -116,7 +117,21 @@ class CrossEncoderScorer:
 def cross_encoder_fingerprint(folder: Path, config: CrossEncoderConfig) -> str:
     """A hash of everything but the texts that decides a score; ModelError when it is no model or not the pinned one."""
     weights = check_model_folder(folder, config.model_sha256)
+    kinds = _architectures(folder)
+    if kinds and not any("For" in kind for kind in kinds):
+        raise ModelError(
+            f"{folder}: no cross-encoder but a {kinds[0]}, which has no layer that scores pairs; name a reranker"
+        )
     return sha256_json([folder_sha256(folder, weights), config.max_length_tokens, "float32"])
+
+
+def _architectures(folder: Path) -> list[str]:
+    """What a model's `config.json` says it is: `BertForSequenceClassification`; empty where it does not say."""
+    try:
+        content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return [str(kind) for kind in content.get("architectures") or []]
+    except (OSError, ValueError, AttributeError):
+        return []
 
 
 @dataclass(frozen=True)

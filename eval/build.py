@@ -9,7 +9,7 @@ from pathlib import Path
 from closecall.cross_encoder import CrossEncoderScorer, ScoreCache
 from closecall.encoder import Encoder, TextEncoder, load_encoder
 from closecall.endpoint import EndpointEncoder
-from closecall.errors import ConfigError
+from closecall.errors import ConfigError, DataError
 from closecall.models import resolve_model
 from closecall.trec import read_run
 from closecall.vectors import VectorStore
@@ -41,6 +41,8 @@ class Builder:
     store: VectorStore
     known: Mapping[str, Contender]
     """Base, and tuned where there is one."""
+    query_ids: Sequence[str] = ()
+    """What is asked; a run must answer one of them."""
 
     def all(self, configs: Sequence[ContenderConfig]) -> dict[str, Contender]:
         """Base, tuned and the contenders of the config, in its order."""
@@ -64,7 +66,7 @@ class Builder:
         if config.bm25:
             return Contender(config.name, what, Lexical(self.corpus))
         if config.run is not None:
-            return Contender(config.name, what, RunFile(read_run(config.run), self.corpus), from_file=True)
+            return Contender(config.name, what, self._run_file(config.run), from_file=True)
         if config.fuse:
             parts = [made[name] for name in config.fuse]
             return Contender(
@@ -83,6 +85,21 @@ class Builder:
         assert config.endpoint is not None
         return self._dense(config, what, EndpointEncoder(config.endpoint), ())
 
+    def _run_file(self, path: Path) -> RunFile:
+        """A run that answers at least one of the queries, with documents of this corpus."""
+        run, system = (found := read_run(path)), RunFile(found, self.corpus)
+        if self.query_ids and not any(query_id in run for query_id in self.query_ids):
+            raise DataError(
+                f"{path}: none of its queries ({next(iter(run))!r}, ...) is a test query ({self.query_ids[0]!r}, ...); "
+                "search with the queries of split/test"
+            )
+        documents = set(self.corpus.doc_ids)
+        if not any(scored.doc_id in documents for query_id in run for scored in run.ranking(query_id)):
+            raise DataError(
+                f"{path}: none of its documents is in the corpus; search the same corpus, with the same ids"
+            )
+        return system
+
     def _variant(self, config: ContenderConfig, of: Contender, what: str) -> Contender:
         if not config.dimensions and not config.quantise:
             return replace(of, name=config.name, what=what)
@@ -94,6 +111,11 @@ class Builder:
         return self._dense(config, what, of.encoder, of.folders)
 
     def _dense(self, config: ContenderConfig, what: str, encoder: Encoder, folders: tuple[Path, ...]) -> Contender:
+        if config.dimensions is not None and config.dimensions > encoder.dimension:
+            raise ConfigError(
+                f"eval.contenders: {config.name}: dimensions is {config.dimensions}, and the vectors have "
+                f"{encoder.dimension}; lower it"
+            )
         system = dense(self.corpus, self.store, encoder, config.name, config)
         return Contender(config.name, what, system, encoder.weights_sha256, encoder, folders)
 

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from closecall.endpoint import EndpointConfig
 from pydantic import BeforeValidator, Field, model_validator
 
 from closecall.config import ConfigPath, Settings
 from closecall.cross_encoder import CrossEncoderConfig
 from closecall.encoder import ModelConfig
+from closecall.endpoint import EndpointConfig
 from eval.quantised import Quantise
 
 BASE, TUNED = "base", "tuned"
@@ -61,8 +61,8 @@ class ContenderConfig(Settings):
         if len(given) != 1:
             found = ", ".join(given) or "none"
             raise ValueError(f"{self.name}: give one of {', '.join(KINDS)}; found {found}")
-        if self.fuse and len(self.fuse) < 2:
-            raise ValueError(f"{self.name}: fuse needs two contenders or more")
+        if self.fuse and len(set(self.fuse)) < max(2, len(self.fuse)):
+            raise ValueError(f"{self.name}: fuse needs two contenders or more, each once")
         if (self.dimensions or self.quantise) and given[0] not in ("model", "endpoint", "of"):
             raise ValueError(f"{self.name}: dimensions and quantise are of vectors, and {given[0]} has none")
         return self
@@ -118,10 +118,9 @@ def _source(contender: ContenderConfig) -> str:
 
 def inputs_of(contenders: tuple[ContenderConfig, ...]) -> Mapping[str, str]:
     """What the contenders are made of beside base and tuned, by content hash."""
-    from closecall.endpoint import EndpointEncoder
-
     from closecall.cross_encoder import cross_encoder_fingerprint
     from closecall.encoder import load_encoder
+    from closecall.endpoint import EndpointEncoder
     from closecall.manifest import sha256_file
     from closecall.models import resolve_model
 

@@ -106,15 +106,15 @@ class _Judging:
     ) -> None:
         self.part, self.base, self.tuned, self.store, self.config = part, base, tuned, store, config
         self.searched = Searched(corpus.documents)
-        self.contenders = self._over(self.searched)
+        self.contenders = self._over(self.searched, [query.query_id for query in part.queries])
         self.depth = max(config.depth, *(measure.cutoff or 0 for measure in config.all_measures()))
 
-    def _over(self, searched: Searched) -> dict[str, Contender]:
+    def _over(self, searched: Searched, query_ids: Sequence[str] = ()) -> dict[str, Contender]:
         known = {
             BASE: model(searched, self.store, BASE, self.base.config.name, self.base),
             TUNED: model(searched, self.store, TUNED, str(self.tuned.folder), self.tuned),
         }
-        return Builder(searched, self.store, known).all(self.config.contenders)
+        return Builder(searched, self.store, known, query_ids).all(self.config.contenders)
 
     def models(self) -> dict[str, dict[str, str]]:
         """What each contender is."""
