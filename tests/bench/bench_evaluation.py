@@ -2,6 +2,7 @@
 
     python tests/bench/bench_evaluation.py speed [--repeats 3]       # 10,000 queries x 100,000 documents
     python tests/bench/bench_evaluation.py languages FOLDER MODEL    # query language x document language, zero-shot
+    python tests/bench/bench_evaluation.py agreement QRELS BASE TUNED    # the verdict, and an independent computation
 
 Each writes `tests/bench/evaluation-SECTION.md`. No test: it takes minutes, and times differ between machines.
 """
@@ -30,9 +31,11 @@ from closecall.encoder import ModelConfig, load_encoder
 from closecall.measures import Measure
 from closecall.records import Judgment, Qrels
 from closecall.search import ExactIndex
+from closecall.trec import read_run
 from closecall.vectors import VectorStore
 from eval.answers import Answers
 from eval.languages import language_pairs
+from eval.runs import RunFiles, compare_runs, load_qrels
 from eval.systems import Dense, Searched
 
 app = typer.Typer(add_completion=False)
@@ -182,6 +185,37 @@ def languages(folder: Path, model: Annotated[str, typer.Argument(metavar="MODEL"
         lines.append(f"| {query} | " + " | ".join(cells) + " |")
     count = {pair.n for pair in pairs}
     _write("languages", f"{folder.name}: nDCG@10 by language, {model}, n = {', '.join(map(str, sorted(count)))}", lines)
+
+
+@app.command()
+def agreement(qrels: Path, base: Path, tuned: Path) -> None:
+    """The verdict on two runs against pytrec_eval's values, scipy's BCa bootstrap and its paired t-test."""
+    import pytrec_eval
+    from scipy import stats
+
+    content = compare_runs(RunFiles(qrels, {"base": base, "tuned": tuned}), ["gain=linear"])
+    judged = load_qrels(qrels, 1)
+    grades = {query: dict(judged.grades(query)) for query in judged}
+    evaluator = pytrec_eval.RelevanceEvaluator(grades, {"ndcg_cut.10"})
+    found = []
+    for path in (base, tuned):
+        ranked = read_run(path)
+        ranks = {q: {d.doc_id: -float(rank) for rank, d in enumerate(ranked.ranking(q))} for q in ranked}
+        values = evaluator.evaluate(ranks)
+        found.append(np.asarray([values[q]["ndcg_cut_10"] if q in values else 0.0 for q in grades]))
+    deltas = found[1] - found[0]
+    options = {"method": "BCa", "n_resamples": 9999, "rng": np.random.default_rng(1)}
+    interval = stats.bootstrap((deltas,), np.mean, **options).confidence_interval
+    own = content["overall"]["nDCG@10"]
+    lines = ["| | base | tuned | delta | low | high | p |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    cells = [own[key] for key in ("base", "tuned", "delta", "low", "high", "p_value")]
+    lines.append("| closecall | " + " | ".join(f"{value:.4f}" for value in cells) + " |")
+    t_test = stats.ttest_rel(found[1], found[0])
+    cells = [found[0].mean(), found[1].mean(), deltas.mean(), interval.low, interval.high, t_test.pvalue]
+    lines.append("| pytrec_eval, scipy BCa, t-test | " + " | ".join(f"{value:.4f}" for value in cells) + " |")
+    resolvable = 100 * content["resolvable_gain"]
+    lines += ["", f"n = {own['n']}; smallest gain with 80 % power: {resolvable:.1f} points. {content['sentence']}"]
+    _write("agreement", f"{base.name} and {tuned.name}: nDCG@10 with linear gain", lines)
 
 
 @contextmanager
