@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -136,14 +135,3 @@ def inputs_of(contenders: tuple[ContenderConfig, ...]) -> Mapping[str, str]:
             folder = resolve_model(contender.rerank.name)
             found[f"reranker {contender.name}"] = cross_encoder_fingerprint(folder, contender.rerank)
     return found
-
-
-def as_facts(contender: ContenderConfig) -> dict[str, Any]:
-    """A contender for `verdict.json`."""
-    return {"name": described(contender), "weights_sha256": ""}
-
-
-def path_of(contender: ContenderConfig) -> Path:
-    """The run file of a contender that is one."""
-    assert contender.run is not None
-    return contender.run
