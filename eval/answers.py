@@ -24,7 +24,8 @@ class Answers:
     """What the rows of the hits mean."""
 
     @cached_property
-    def _line(self) -> dict[str, int]:
+    def place(self) -> dict[str, int]:
+        """The line of each query."""
         return {query_id: line for line, query_id in enumerate(self.query_ids)}
 
     def values(self, qrels: Qrels, measures: Sequence[Measure], gain: Gain) -> QueryValues:
@@ -33,13 +34,13 @@ class Answers:
 
     def run(self, query_ids: Iterable[str] | None = None) -> Run:
         """The run of these queries, by default of all; one that nothing was returned for is not in it."""
-        wanted = self.query_ids if query_ids is None else [q for q in query_ids if q in self._line]
+        wanted = self.query_ids if query_ids is None else [q for q in query_ids if q in self.place]
         found = ((query_id, self.ranking(query_id)) for query_id in wanted)
         return Run({query_id: ranking for query_id, ranking in found if ranking})
 
     def ranking(self, query_id: str, depth: int | None = None) -> list[ScoredDoc]:
         """The first documents of a query, best first."""
-        line = self._line.get(query_id)
+        line = self.place.get(query_id)
         if line is None:
             return []
         rows, scores = self.hits.rows[line, :depth].tolist(), self.hits.scores[line, :depth].tolist()

@@ -8,9 +8,11 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from closecall.config import ConfigPath, Settings
-from closecall.cross_encoder import CrossEncoderConfig
-from closecall.encoder import ModelConfig
-from closecall.endpoint import EndpointConfig
+from closecall.cross_encoder import CrossEncoderConfig, cross_encoder_fingerprint
+from closecall.encoder import ModelConfig, load_encoder
+from closecall.endpoint import EndpointConfig, EndpointEncoder
+from closecall.manifest import sha256_file
+from closecall.models import resolve_model
 from eval.quantised import Quantise
 
 BASE, TUNED = "base", "tuned"
@@ -117,12 +119,6 @@ def _source(contender: ContenderConfig) -> str:
 
 def inputs_of(contenders: tuple[ContenderConfig, ...]) -> Mapping[str, str]:
     """What the contenders are made of beside base and tuned, by content hash."""
-    from closecall.cross_encoder import cross_encoder_fingerprint
-    from closecall.encoder import load_encoder
-    from closecall.endpoint import EndpointEncoder
-    from closecall.manifest import sha256_file
-    from closecall.models import resolve_model
-
     found: dict[str, str] = {}
     for contender in contenders:
         if contender.model:

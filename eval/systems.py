@@ -180,7 +180,7 @@ class RunFile:
 
     def search(self, queries: Sequence[Query], depth: int, only: Rows | None = None, fresh: bool = False) -> Hits:
         """The first `depth` of each ranking; nothing for a query that the run lacks."""
-        hits, place = self.answers.hits, self.answers._line
+        hits, place = self.answers.hits, self.answers.place
         lines = np.asarray([place.get(query.query_id, -1) for query in queries], dtype=np.int64)
         rows = np.where(lines[:, None] < 0, NOTHING, hits.rows[lines]) if len(hits.rows) else hits.rows[lines]
         found = Hits(rows, hits.scores[lines])
