@@ -2,7 +2,10 @@
 
 import json
 
+import numpy as np
 import pytest
+import pytrec_eval
+from scipy import stats
 
 from closecall import cli
 from closecall.errors import ArtifactError, ConfigError
@@ -88,3 +91,39 @@ def test_a_run_without_a_usable_name_is_refused(files, capsys, monkeypatch, text
         cli.main()
     assert end.value.code == 2
     assert f"error: --run {text}: expected NAME=FILE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(1.5, "adopt"), (0.0, "undecided"), (-1.5, "reject")])
+def test_the_verdict_on_300_queries_agrees_with_pytrec_eval_and_a_t_test(tmp_path, shift, expected):
+    rng = np.random.default_rng(5)
+    docs = [f"d{number:02}" for number in range(30)]
+    grades = {
+        f"q{n:03}": {str(d): int(rng.integers(0, 4)) for d in rng.choice(docs, 6, replace=False)} for n in range(300)
+    }
+    runs = {"base": {}, "tuned": {}}
+    for query, judged in grades.items():
+        for name, push in (("base", 1.0), ("tuned", 1.0 + shift)):
+            scores = rng.normal(size=30) + push * np.asarray([judged.get(doc, 0) for doc in docs]) / 3
+            runs[name][query] = {doc: round(float(score), 6) for doc, score in zip(docs, scores, strict=True)}
+    (tmp_path / "qrels.tsv").write_text(
+        "".join(f"{q}\t{doc}\t{grade}\n" for q, judged in grades.items() for doc, grade in judged.items())
+    )
+    for name, run in runs.items():
+        lines = [f"{q} Q0 {doc} 1 {score} x\n" for q, scores in run.items() for doc, score in scores.items()]
+        (tmp_path / f"{name}.run").write_text("".join(lines))
+    content = compare_runs(given(tmp_path), ["gain=linear"])
+    evaluator = pytrec_eval.RelevanceEvaluator(grades, {"ndcg_cut.10"})
+    base, tuned = ([v["ndcg_cut_10"] for v in evaluator.evaluate(runs[name]).values()] for name in ("base", "tuned"))
+    found = content["overall"]["nDCG@10"]
+    assert (found["n"], content["queries"]) == (300, 300)
+    assert found["delta"] == pytest.approx(np.mean(tuned) - np.mean(base), abs=1e-6)
+    interval = stats.ttest_rel(tuned, base).confidence_interval(0.95)
+    assert (found["low"], found["high"]) == (
+        pytest.approx(interval.low, abs=2e-3),
+        pytest.approx(interval.high, abs=2e-3),
+    )
+    independent = "adopt" if interval.low > 0 else "reject" if interval.high <= 0 else "undecided"
+    assert content["outcome"] == independent == expected
+    # The smallest gain with 80 % power: (1.96 + 0.84) standard errors.
+    error = np.std(np.subtract(tuned, base), ddof=1) / np.sqrt(300)
+    assert content["resolvable_gain"] == pytest.approx(2.8 * error, rel=0.05)
