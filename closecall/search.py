@@ -1,9 +1,11 @@
-"""Queries x corpus -> the nearest documents: exact search by FAISS, ties by document id."""
+"""Queries x corpus -> the nearest documents: exact search, ties by document id."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +13,9 @@ import numpy.typing as npt
 from closecall.encoder import Vectors
 from closecall.errors import DataError
 from closecall.records import Run, ScoredDoc
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOTHING = -1
 """Stands for "no document" in the rows of hits."""
@@ -40,6 +45,8 @@ def rounded(scores: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 TIE_SLACK = 8
 """So many more are fetched than asked for: ties at the cut end within them, but for corpora full of copies."""
 
+DOCUMENTS_AT_ONCE, QUERIES_AT_ONCE = 65_536, 256
+"""Scores that are in memory at once: 64 MiB."""
 SCORED_AT_ONCE = 4096
 """Pairs whose vectors are gathered at once: 12 MiB at 384 dimensions."""
 
@@ -90,11 +97,23 @@ class ExactIndex:
         return Hits(rows, scores)
 
     def _nearest(self, queries: Vectors, depth: int) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
-        """Rounded scores and rows, both (n_queries, depth), scores descending, ties in any order."""
-        import faiss  # loaded after torch: on macOS the other order can crash the process (faiss issue 2317)
+        """Rounded scores and rows, both (n_queries, depth), scores descending, ties in any order.
 
-        scores, rows = faiss.knn(queries, self._vectors, depth, metric=faiss.METRIC_INNER_PRODUCT)
-        return rounded(scores), rows
+        A block of documents after the other, so that memory does not grow with the corpus. torch's matrix product and
+        selection: FAISS's flat index took 3 times as long where torch has better kernels (10,000 queries x 100,000
+        documents x 384 on two AVX512 cores).
+        """
+        import torch
+
+        best = torch.empty((len(queries), 0)), torch.empty((len(queries), 0), dtype=torch.int64)
+        for start in range(0, len(self), DOCUMENTS_AT_ONCE):
+            documents = _tensor(self._vectors[start : start + DOCUMENTS_AT_ONCE])
+            found = [_top(_tensor(part) @ documents.T, depth) for part in _blocks(queries)]
+            scores = torch.cat([best[0], torch.cat([values for values, _ in found])], dim=1)
+            rows = torch.cat([best[1], torch.cat([rows for _, rows in found]) + start], dim=1)
+            kept = torch.topk(scores, min(depth, scores.shape[1]), dim=1)
+            best = kept.values, rows.gather(1, kept.indices)
+        return rounded(best[0].numpy()), best[1].numpy()
 
     def _by_id_in_ties(
         self, scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
@@ -115,6 +134,27 @@ class ExactIndex:
             part = slice(start, start + SCORED_AT_ONCE)
             np.einsum("nd,nd->n", queries[query_rows[part]], self._vectors[doc_rows[part]], out=result[part])
         return rounded(result)
+
+
+def _blocks(queries: Vectors) -> Iterator[Vectors]:
+    return (queries[start : start + QUERIES_AT_ONCE] for start in range(0, len(queries), QUERIES_AT_ONCE))
+
+
+def _tensor(vectors: Vectors) -> Tensor:
+    """The same memory as a tensor; that a mapped file cannot be written to is no matter, it is only read."""
+    import torch
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(np.asarray(vectors))
+
+
+def _top(scores: Tensor, depth: int) -> tuple[Tensor, Tensor]:
+    """The largest scores of each line and their columns, in any order."""
+    import torch
+
+    found = torch.topk(scores, min(depth, scores.shape[1]), dim=1, sorted=False)
+    return found.values, found.indices
 
 
 def as_run(hits: Hits, query_ids: Sequence[str], doc_ids: Sequence[str]) -> Run:
