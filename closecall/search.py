@@ -58,7 +58,7 @@ class ExactIndex:
         if len(vectors) != len(doc_ids):
             raise ValueError(f"{len(vectors)} vectors for {len(doc_ids)} document ids")
         if not np.isfinite(vectors @ np.ones(vectors.shape[1], dtype=np.float32)).all():
-            raise ValueError("a document vector is not finite; FAISS would rank it anywhere")
+            raise ValueError("a document vector is not finite; it would be ranked anywhere")
         self.doc_ids, self._vectors = doc_ids, np.asarray(vectors)
         order = np.argsort(np.asarray(doc_ids, dtype=object), kind="stable")
         self.id_rank = np.empty(len(order), dtype=np.int32)
@@ -100,8 +100,8 @@ class ExactIndex:
         """Rounded scores and rows, both (n_queries, depth), scores descending, ties in any order.
 
         A block of documents after the other, so that memory does not grow with the corpus. torch's matrix product and
-        selection: FAISS's flat index took 3 times as long where torch has better kernels (10,000 queries x 100,000
-        documents x 384 on two AVX512 cores).
+        selection: FAISS's flat index takes 2.5 times as long on a CPU with AVX512 (10,000 queries x 100,000 documents x
+        384, two cores; `tests/bench/evaluation-speed.md`).
         """
         import torch
 

@@ -314,7 +314,7 @@ def written(folder: Path) -> str:
     lines += ["## Random positives", "", *(f"- {one['dataset']}: {one['sentence']}" for one in of("harm")), ""]
     lines += ["## Matryoshka", "", *_matryoshka_lines(of("matryoshka")), ""]
     lines += ["## Defaults, on dev", "", *_defaults_lines(of("defaults")), ""]
-    return "\n".join(lines) + (Path(__file__).parent / "training-tried.md").read_text(encoding="utf-8")
+    return "\n".join(lines) + "\n" + (Path(__file__).parent / "training-tried.md").read_text(encoding="utf-8")
 
 
 def _table(*rows: Any) -> list[str]:
