@@ -51,7 +51,7 @@ def service():
             raw = content if isinstance(content, bytes) else json.dumps(content).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(raw)))
-            if status in (429, 503):
+            if status == 429:
                 self.send_header("Retry-After", state.retry_after)
             self.end_headers()
             self.wfile.write(raw)
