@@ -130,7 +130,7 @@ def _architectures(folder: Path) -> list[str]:
     try:
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         return [str(kind) for kind in content.get("architectures") or []]
-    except (OSError, ValueError, AttributeError):
+    except (OSError, ValueError, AttributeError, TypeError):
         return []
 
 

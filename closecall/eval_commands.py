@@ -111,11 +111,13 @@ def print_content(content: dict[str, Any], as_json: bool) -> int:
 
 def _named_runs(given: Sequence[str]) -> dict[str, Path]:
     """`NAME=FILE` by name; ConfigError for one that is not of this form, or a name that is taken."""
+    from eval.contenders import NAME
+
     found: dict[str, Path] = {}
     for text in given:
         name, equals, file = text.partition("=")
-        if not equals or not file or not re.fullmatch(r"[\w.-]+", name) or name in ("base", "tuned", *found):
-            expected = "NAME=FILE, with a name of letters, digits, dots and dashes that no other run has"
+        if not equals or not file or not re.fullmatch(NAME, name) or name in ("base", "tuned", *found):
+            expected = "NAME=FILE, with a name of at most 60 letters, digits, dots and dashes that no other run has"
             raise ConfigError(f"--run {text}: expected {expected}")
         found[name] = Path(file)
     return found

@@ -208,6 +208,18 @@ class Artifact:
         return f"restore the file, or delete {self.folder} and run `closecall {stage} CONFIG` again"
 
 
+def artifact_around(folder: Path) -> Path | None:
+    """The artifact that a folder is or lies in: its manifest lists all its files, so nothing may be added."""
+    for place in (folder.resolve(), *folder.resolve().parents):
+        try:
+            manifest = json.loads((place / MANIFEST).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(manifest, dict) and {"stage", "seal"} <= manifest.keys():
+            return place
+    return None
+
+
 def up_to_date(folder: Path, stage: str, inputs: Mapping[str, str], config: Mapping[str, Any]) -> Artifact | None:
     """The artifact in `folder` if it was made from these inputs and settings, else None; verified in full."""
     artifact = Artifact.find(folder, stage)

@@ -7,6 +7,7 @@ differs in colour (a choice of Okabe and Ito, with 3:1 and more on white and on 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from html import escape
 from io import StringIO
@@ -132,13 +133,20 @@ def _columns(labels: Sequence[str]) -> int:
 def svg(figure: Figure, title: str) -> str:
     """The figure as an SVG element that scales with the page and says what it is; a legend if anything has a label."""
     from matplotlib import rc_context
+    from matplotlib.text import Text
 
     if labels := figure.axes[0].get_legend_handles_labels()[1]:
         look = {"ncols": _columns(labels), "frameon": False, "fontsize": 10, "labelcolor": INK, "handlelength": 2.6}
         place = (0, 1 - 0.27 / figure.get_figheight())
         figure.legend(loc="upper left", bbox_to_anchor=place, borderaxespad=0.2, **look)
     text = StringIO()
-    with rc_context({"svg.hashsalt": title, "svg.fonttype": "none", "font.family": [FONT]}):
+    for found in figure.findobj(Text):
+        found.set_parse_math(False)  # a label is what the user wrote: `$a_{$` is no formula
+    with (
+        rc_context({"svg.hashsalt": title, "svg.fonttype": "none", "font.family": [FONT], "text.parse_math": False}),
+        warnings.catch_warnings(),
+    ):
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")  # the page has fonts of its own
         nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
         figure.savefig(text, format="svg", metadata=nothing)
     return _for_html(text.getvalue(), title)

@@ -22,7 +22,7 @@ LINE_EVERY_S = 10.0
 
 def say(message: str) -> None:
     """One plain line on stderr."""
-    console.print(message, markup=False, soft_wrap=True)
+    console.print(message, markup=False, emoji=False, soft_wrap=True)
 
 
 @contextmanager

@@ -71,7 +71,7 @@ def read_archive(path: Path) -> list[Entry]:
             continue
         try:
             entry = _entry(json.loads(line))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"{path} line {number}: no entry of the failure archive ({error}); mend or drop the line"
             ) from None
@@ -93,7 +93,9 @@ def _entry(content: Mapping[str, Any]) -> Entry:
     history = tuple((str(name), status) for name, status in content["history"])
     if not {content["status"], *(status for _, status in history)} <= set(ORDER):
         raise ValueError(f"a status is none of {', '.join(ORDER)}")
-    return Entry(str(content["query_id"]), str(content["query"]), content["status"], history)
+    query_id, query = str(content["query_id"]), str(content["query"])
+    (query_id + query).encode("utf-8")  # half a surrogate pair could not be written again
+    return Entry(query_id, query, content["status"], history)
 
 
 def write_archive(path: Path, entries: Sequence[Entry]) -> None:

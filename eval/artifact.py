@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Mapping, Sequence
+import os
+import re
+import shutil
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from closecall.errors import ArtifactError
-from closecall.manifest import MANIFEST, Artifact
+from closecall.manifest import MANIFEST, Artifact, artifact_around, sha256_json
 from closecall.trec import write_run
 from eval.answers import Answers
 from eval.archive import ORDER, Entry, counts, json_lines, merged, read_archive, write_archive
 from eval.compare import Comparison
 from eval.config import EvalConfig
+from eval.contenders import NAME
 from eval.evaluation import Evaluation
 from eval.failures import Failure, Finder, summarised
 from eval.page import page, query_rows
@@ -32,6 +37,8 @@ COSTS = "costs.json"
 FAILURES = "failures.jsonl"
 ARCHIVE = "failures.jsonl"
 """Beside the verdict's folder, which each evaluation writes anew."""
+PARTIAL = ".closecall.partial"
+"""Of a report that is being written."""
 SCHEMA = 2
 
 
@@ -61,7 +68,9 @@ def write_evaluation(
     (folder / COSTS).write_text(json.dumps(costs, indent=2) + "\n", encoding="utf-8")
     (folder / REPORT).write_text(markdown(content, _examples(evaluation), _pairs(evaluation), costs), encoding="utf-8")
     (folder / PAGE).write_text(page(content, costs, found, query_rows(evaluation)), encoding="utf-8")
-    (folder / VERDICT).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    # A report of `compare` has no manifest that would tell of a change.
+    sealed = content | ({"seal": sha256_json(content)} if "runs" in content else {})
+    (folder / VERDICT).write_text(json.dumps(sealed, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return content
 
 
@@ -90,18 +99,57 @@ def read_report(folder: Path) -> dict[str, Any] | None:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if content["schema"] != SCHEMA or "runs" not in content:
             raise ValueError(f"schema {content['schema']!r}, expected {SCHEMA} with runs")
-    except (ValueError, KeyError, TypeError) as error:
-        raise ArtifactError(f"{path}: no verdict of this closecall ({error}); compare the runs again") from None
+        if content.pop("seal", None) != sha256_json(content) or not all(re.fullmatch(NAME, n) for n in content["runs"]):
+            raise ValueError("changed since it was written")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ArtifactError(
+            f"{path}: no verdict of this closecall ({error}); move it away and compare the runs again"
+        ) from None
     return content
 
 
-def clear_report(folder: Path) -> None:
-    """Remove the files of an earlier report in the folder, all but the archive."""
+def free_report(folder: Path, names: Collection[str], read: Collection[Path]) -> list[Path]:
+    """The files of an earlier report in the folder, which one on systems with these names would replace.
+
+    ArtifactError where a file would be replaced that no report wrote, or that is `read` for this one, or where the
+    folder belongs to an artifact.
+    """
+    if folder.exists() and not folder.is_dir():
+        raise ArtifactError(f"{folder}: is a file; name a folder for the report")
+    if (artifact := artifact_around(folder)) is not None:
+        raise ArtifactError(f"{folder}: lies in the artifact {artifact}, which takes no more files; name another")
     before = read_report(folder)
-    if before is not None:
-        runs = [run_name(name) for name in before["runs"]]
-        for name in (PER_QUERY, REPORT, PAGE, COSTS, FAILURES, *runs, VERDICT):
-            (folder / name).unlink(missing_ok=True)
+    old = [] if before is None else _report_files(folder, before["runs"])
+    new = _report_files(folder, names)
+    if foreign := [path for path in new if path not in old and os.path.lexists(path)]:
+        raise ArtifactError(f"{foreign[0]}: is there, and no report wrote it; move it away, or name another folder")
+    places = {path.resolve() for path in (*old, *new)}
+    if lost := [path for path in read if path.resolve() in places]:
+        raise ArtifactError(f"{lost[0]}: is read here, and the report would replace it; name another folder")
+    return old
+
+
+@contextmanager
+def replacing_report(folder: Path, old: Sequence[Path]) -> Iterator[Path]:
+    """A folder for the files of a report, which take the place of the old ones when the block ends without an error."""
+    partial = folder / PARTIAL
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        made = [path.name for path in partial.iterdir()]
+        for path in old:
+            if path.name not in made:
+                path.unlink(missing_ok=True)
+        for name in sorted(made, key=lambda name: name == VERDICT):  # a verdict is there when all else is
+            (partial / name).replace(folder / name)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+
+
+def _report_files(folder: Path, names: Collection[str]) -> list[Path]:
+    """Those of a report on systems with these names, all but the archive."""
+    return [folder / name for name in (PER_QUERY, REPORT, PAGE, COSTS, FAILURES, *map(run_name, names), VERDICT)]
 
 
 def failures_of(evaluation: Evaluation, lexical: Answers | None) -> list[Failure]:
@@ -131,6 +179,7 @@ def keep_failures(verdict: Artifact, archive: Path, key: str) -> None:
     """Merge the failures of a verdict into the archive; a second time changes nothing."""
     lines = map(json.loads, json_lines(verdict.file(FAILURES)))
     failing = {found["query_id"]: found["query"] for found in lines}
+    csv.field_size_limit(2**31 - 1)  # texts of queries may be longer than the 131,072 characters that csv reads
     with verdict.file(PER_QUERY).open(encoding="utf-8", newline="") as handle:
         asked = {row["query_id"] for row in csv.DictReader(handle)}
     before = read_archive(archive)
@@ -175,8 +224,7 @@ def evaluation_json(evaluation: Evaluation, facts: Mapping[str, Any]) -> dict[st
             "sizes": {name: asdict(size) for name, size in evaluation.beside.sizes.items()},
             "guard": {name: guard.as_json() for name, guard in evaluation.beside.guards.items()} or None,
         }
-        | {"counted": _counted(evaluation)}
-        | dict(facts)
+        | {**facts, "counted": _counted(evaluation) | facts.get("counted", {})}
     )
 
 

@@ -42,7 +42,7 @@ class Builder:
     known: Mapping[str, Contender]
     """Base, and tuned where there is one."""
     query_ids: Sequence[str] = ()
-    """What is asked; a run must answer one of them."""
+    """What is asked; a run must answer one of them. None where other queries are asked, which no run answers."""
 
     def all(self, configs: Sequence[ContenderConfig]) -> dict[str, Contender]:
         """Base, tuned and the contenders of the config, in its order."""
@@ -88,7 +88,9 @@ class Builder:
     def _run_file(self, path: Path) -> RunFile:
         """A run that answers at least one of the queries, with documents of this corpus."""
         run, system = (found := read_run(path)), RunFile(found, self.corpus)
-        if self.query_ids and not any(query_id in run for query_id in self.query_ids):
+        if not self.query_ids:
+            return system
+        if not any(query_id in run for query_id in self.query_ids):
             raise DataError(
                 f"{path}: none of its queries ({next(iter(run))!r}, ...) is a test query ({self.query_ids[0]!r}, ...); "
                 "search with the queries of split/test"
@@ -103,21 +105,29 @@ class Builder:
     def _variant(self, config: ContenderConfig, of: Contender, what: str) -> Contender:
         if not config.dimensions and not config.quantise:
             return replace(of, name=config.name, what=what)
-        if of.encoder is None:
+        index = of.system
+        if not isinstance(index, Dense):
             raise ConfigError(
                 f"eval.contenders: {config.name}: {of.name} has no vectors of its own to cut or quantise; "
-                "name a dense one"
+                "name a dense one, that nothing reranks"
             )
-        return self._dense(config, what, of.encoder, of.folders)
+        _check_dimensions(config, index.width)
+        kept: dict[str, object] = {"dimensions": config.dimensions or index.dimensions}
+        if config.quantise is None:
+            kept |= {"quantise": index.quantise, "rescore": index.rescore}
+        return self._dense(config.model_copy(update=kept), what, index.encoder, of.folders)
 
     def _dense(self, config: ContenderConfig, what: str, encoder: Encoder, folders: tuple[Path, ...]) -> Contender:
-        if config.dimensions is not None and config.dimensions > encoder.dimension:
-            raise ConfigError(
-                f"eval.contenders: {config.name}: dimensions is {config.dimensions}, and the vectors have "
-                f"{encoder.dimension}; lower it"
-            )
+        _check_dimensions(config, encoder.dimension)
         system = dense(self.corpus, self.store, encoder, config.name, config)
         return Contender(config.name, what, system, encoder.weights_sha256, encoder, folders)
+
+
+def _check_dimensions(config: ContenderConfig, width: int) -> None:
+    if config.dimensions is not None and config.dimensions > width:
+        raise ConfigError(
+            f"eval.contenders: {config.name}: dimensions is {config.dimensions}, and the vectors have {width}; lower it"
+        )
 
 
 def dense(

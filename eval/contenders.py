@@ -11,11 +11,14 @@ from closecall.config import ConfigPath, Settings
 from closecall.cross_encoder import CrossEncoderConfig, cross_encoder_fingerprint
 from closecall.encoder import ModelConfig, load_encoder
 from closecall.endpoint import EndpointConfig, EndpointEncoder
+from closecall.errors import ConfigError, ModelError
 from closecall.manifest import sha256_file
 from closecall.models import resolve_model
 from eval.quantised import Quantise
 
 BASE, TUNED = "base", "tuned"
+NAME = r"^[^\W_][\w.-]{0,59}$"
+"""A contender names a file, and a line of a legend, which leaves out what begins with an underscore."""
 KINDS = ("model", "endpoint", "run", "bm25", "of", "fuse")
 
 
@@ -33,7 +36,7 @@ class RerankConfig(CrossEncoderConfig):
 class ContenderConfig(Settings):
     """A system that answers the test queries."""
 
-    name: str = Field(pattern=r"^[\w.-]+$", description="in tables and reports")
+    name: str = Field(pattern=NAME, description="in tables and reports")
     model: Annotated[ModelConfig, BeforeValidator(_named)] | None = Field(None, description="a SentenceTransformer")
     endpoint: EndpointConfig | None = Field(None, description="an OpenAI-compatible embeddings service")
     run: ConfigPath | None = Field(None, description="a TREC run of any engine over the test queries")
@@ -121,13 +124,25 @@ def inputs_of(contenders: tuple[ContenderConfig, ...]) -> Mapping[str, str]:
     """What the contenders are made of beside base and tuned, by content hash."""
     found: dict[str, str] = {}
     for contender in contenders:
-        if contender.model:
-            found[f"contender {contender.name}"] = load_encoder(contender.model).fingerprint
-        if contender.endpoint:
-            found[f"contender {contender.name}"] = EndpointEncoder(contender.endpoint).fingerprint
-        if contender.run:
-            found[f"contender {contender.name}"] = sha256_file(contender.run)
-        if contender.rerank:
-            folder = resolve_model(contender.rerank.name)
-            found[f"reranker {contender.name}"] = cross_encoder_fingerprint(folder, contender.rerank)
+        try:
+            found |= _inputs(contender)
+        except ModelError as error:
+            raise ModelError(f"eval.contenders: {contender.name}: {error}") from error
+        except OSError as error:
+            where = f"eval.contenders: {contender.name}: {contender.run}"
+            raise ConfigError(f"{where}: cannot be read ({error.strerror}); name the file of a TREC run") from error
+    return found
+
+
+def _inputs(contender: ContenderConfig) -> dict[str, str]:
+    found: dict[str, str] = {}
+    if contender.model:
+        found[f"contender {contender.name}"] = load_encoder(contender.model).fingerprint
+    if contender.endpoint:
+        found[f"contender {contender.name}"] = EndpointEncoder(contender.endpoint).fingerprint
+    if contender.run:
+        found[f"contender {contender.name}"] = sha256_file(contender.run)
+    if contender.rerank:
+        folder = resolve_model(contender.rerank.name)
+        found[f"reranker {contender.name}"] = cross_encoder_fingerprint(folder, contender.rerank)
     return found

@@ -46,7 +46,7 @@ class Times:
     queries: int
     """How many were timed."""
     price_per_1000_queries: float | None
-    """Of services with a price."""
+    """Of services; 0 where none is asked, None where one has no price."""
 
 
 def size_of(system: System, corpus: Searched, folders: Sequence[Path]) -> Size:
@@ -100,6 +100,6 @@ def _encoders(parts: Sequence[Dense]) -> list[Encoder]:
 
 
 def _cost(system: System) -> float | None:
-    """What services have charged so far; None where none has a price."""
-    prices = [cost for part in system.parts if (cost := getattr(part.encoder, "cost", None)) is not None]
-    return sum(prices) if prices else None
+    """What services have charged so far, 0 where none is asked; None where one has no price."""
+    prices = [getattr(part.encoder, "cost", 0.0) for part in system.parts]
+    return None if None in prices else sum(prices)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from closecall.errors import ArtifactError, ModelError
-from closecall.manifest import Artifact
+from closecall.manifest import Artifact, artifact_around
 from eval.artifact import VERDICT
 from eval.report import results
 from finetune.artifact import model_folder
@@ -27,7 +27,9 @@ def publish(checkpoint: Artifact, verdict: Artifact, folder: Path, repository: s
         raise ArtifactError(
             f"{verdict.folder}: a verdict on another checkpoint than {checkpoint.folder}; run `closecall eval CONFIG`"
         )
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if (artifact := artifact_around(folder)) is not None:
+        raise ArtifactError(f"{folder}: lies in the artifact {artifact}, which takes no more files; name another")
+    if folder.is_symlink() or (folder.exists() and (not folder.is_dir() or any(folder.iterdir()))):
         raise ArtifactError(f"{folder}: is there already; name a folder that is not, or remove it")
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = folder.with_name(f".{folder.name}.partial")
@@ -50,15 +52,14 @@ def _section(content: Mapping[str, Any]) -> str:
 
 def _push(folder: Path, repository: str, content: Mapping[str, Any]) -> None:
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, OfflineModeIsEnabled
 
     message = f"closecall: {content['sentence']}"[:200]
     try:
         api = HfApi()
         api.create_repo(repository, private=True, exist_ok=True)
         api.upload_folder(repo_id=repository, folder_path=folder, commit_message=message)
-    except (HfHubHTTPError, HFValidationError, OfflineModeIsEnabled, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # refused, offline, no network, bad name: the hub client raises unrelated types
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"--push-to-hub {repository}: {reason}; the folder {folder} is ready, log in with `hf auth login` "
             "and upload it again"

@@ -36,7 +36,7 @@ def table(content: Mapping[str, Any]) -> Table:
     notes = [f"{left_out} slices are too small to judge, and left to the report"] if left_out else []
     notes += [f"in points (hundredths); {_interval_note(content)}", *_mostly_unjudged(content)]
     notes += [*_models(content), *_counted(content)]
-    view.caption = "\n".join(notes)
+    view.caption = Text("\n".join(notes))  # names and paths are no markup
     heads = header(content)
     for number, name in enumerate(heads):
         # A pipe counts as 80 columns: names and remarks may wrap there, a number is never cut.
@@ -168,7 +168,10 @@ def _models(content: Mapping[str, Any]) -> list[str]:
     """A line for each model, or each run file, that was compared."""
     models = content.get("models", {}).items()
     runs = content.get("runs", {}).items()
-    lines = [f"{role}: {model['name']}, weights {model['weights_sha256'][:12]}" for role, model in models]
+    digests = {role: model["weights_sha256"][:12] for role, model in models}
+    lines = [
+        f"{role}: {model['name']}" + (f", weights {digests[role]}" if digests[role] else "") for role, model in models
+    ]
     return [*lines, *(f"{role}: {path}" for role, path in runs)]
 
 

@@ -37,7 +37,7 @@ def all_rules(comparison: Comparison, config: EvalConfig, evidence: Evidence) ->
     """Gain and slices first, then what the config asks for."""
     rules = [_gain_rule(comparison, config, evidence), _slice_rule(comparison, config)]
     rules += [_required_rule(comparison, name, config) for name in config.required_slices]
-    rules += [] if evidence.guard is None else [_guard_rule(evidence.guard, config)]
+    rules += [] if config.guard is None and evidence.guard is None else [_guard_rule(evidence.guard, config)]
     rules += [] if evidence.seed_spread is None else [_seed_rule(comparison, evidence.seed_spread)]
     return rules + _limit_rules(config, evidence)
 
@@ -103,8 +103,11 @@ def _limit_rules(config: EvalConfig, evidence: Evidence) -> list[Rule]:
     return rules
 
 
-def _guard_rule(guard: GuardResult, config: EvalConfig) -> Rule:
-    name, result = f"the guard set loses no more than {points(config.max_guard_loss)} points", guard.result
+def _guard_rule(guard: GuardResult | None, config: EvalConfig) -> Rule:
+    name = f"the guard set loses no more than {points(config.max_guard_loss)} points"
+    if guard is None:
+        return Rule(name, "undecided", "not asked: this contender, or the incumbent, is a run, which answers no others")
+    result = guard.result
     found = f"{points(result.delta, True)} (n = {result.n}) on {guard.name}"
     if guard.harmed:
         return Rule(name, "failed", f"shown to lose more: {found}")

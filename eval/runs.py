@@ -9,7 +9,7 @@ from typing import Any
 
 from closecall.config import override, validate
 from closecall.dataset import load_documents, load_queries
-from closecall.errors import ArtifactError, ConfigError, DataError, fault_list
+from closecall.errors import ConfigError, DataError, fault_list
 from closecall.manifest import sha256_json
 from closecall.measures import Gain, Measure, QueryValues, parse_measures, per_query
 from closecall.records import Document, Qrels, Query, Run
@@ -17,7 +17,7 @@ from closecall.slices import SliceSource, find_slices
 from closecall.trec import read_qrels, read_run
 from eval.answers import Answers, answers_of_run
 from eval.archive import merged, read_archive, write_archive
-from eval.artifact import clear_report, evaluation_json, failures_of, write_evaluation
+from eval.artifact import evaluation_json, failures_of, free_report, replacing_report, write_evaluation
 from eval.config import EvalConfig
 from eval.contenders import BASE
 from eval.evaluation import Asked, Evaluation, evaluate_answers
@@ -61,7 +61,7 @@ def measure_run(qrels: Path, run: Path, names: Sequence[str], gain: str, positiv
     judged = load_qrels(qrels, positive_from)
     values = per_query(judged, _run_of(run, judged, qrels), measures, chosen)
     if not values.query_ids:
-        raise DataError(f"{qrels}: no query has a document of grade {positive_from} or more; check --positive-from")
+        raise _no_positives(qrels, positive_from)
     return MeasuredRun(measures, values)
 
 
@@ -98,6 +98,11 @@ class RunFiles:
     positive_from: int = 1
     group_by: str | None = None
 
+    @property
+    def files(self) -> list[Path]:
+        """All that are read."""
+        return [path for path in (self.qrels, *self.runs.values(), self.queries, self.corpus) if path is not None]
+
 
 def compare_runs(given: RunFiles, assignments: Sequence[str], report: Path | None = None) -> dict[str, Any]:
     """The content of a `verdict.json` for TREC runs; the same code as the eval stage. Files go to `report`.
@@ -106,24 +111,34 @@ def compare_runs(given: RunFiles, assignments: Sequence[str], report: Path | Non
     `group_by`, or by the groups that `split/*/queries.jsonl` name.
     """
     config = _run_config(given, assignments)
+    replaced = [] if report is None else free_report(report, given.runs, given.files)
     judged = load_qrels(given.qrels, given.positive_from)
     known = load_queries(given.queries) if given.queries else []
     found = [query for query in known if query.query_id in judged]
+    asked_for = len(judged)
     if given.queries and not found:
         raise DataError(f"{given.queries}: none of its ids stands in {given.qrels}; are these the queries of that set?")
     if given.queries:
         judged = judged.only(query.query_id for query in found)
     if not given.queries and config.slice_by:
         raise ConfigError("slice_by needs --queries FILE, whose columns it names")
+    if not any(map(judged.positives, judged)):
+        raise _no_positives(given.qrels, given.positive_from)
     documents = load_documents(given.corpus) if given.corpus else []
     asked = _asked(found or [Query(query_id, "") for query_id in judged], judged, documents, config, given.group_by)
     doc_ids = [document.doc_id for document in documents]
-    answers = {n: answers_of_run(_run_of(path, judged, given.qrels), doc_ids) for n, path in given.runs.items()}
+    runs = {name: _run_of(path, judged, given.qrels) for name, path in given.runs.items()}
+    for name, run in runs.items():
+        _refuse_other_ids(given.runs[name], run, judged, given.qrels, doc_ids, given.corpus)
+    answers = {name: answers_of_run(run, doc_ids) for name, run in runs.items()}
     evaluation = evaluate_answers(answers, asked, config)
-    facts = {"runs": {name: str(path) for name, path in given.runs.items()}}
+    facts = {
+        "runs": {name: str(path) for name, path in given.runs.items()},
+        "counted": {"judged_queries_that_the_file_of_queries_lacks": asked_for - len(judged)},
+    }
     if report is None:
         return evaluation_json(evaluation, facts)
-    return _reported(report, evaluation, facts, documents)
+    return _reported(report, evaluation, facts, documents, replaced)
 
 
 def _run_config(given: RunFiles, assignments: Sequence[str]) -> EvalConfig:
@@ -134,7 +149,7 @@ def _run_config(given: RunFiles, assignments: Sequence[str]) -> EvalConfig:
             f"--set {beside[0]}: needs models and a corpus, so it is of experiments; name runs with --run"
         )
     incumbent = content.pop("incumbent", BASE)
-    if incumbent not in given.runs:
+    if not isinstance(incumbent, str) or incumbent not in given.runs:
         raise ConfigError(f"--set incumbent={incumbent}: no such run; there are {', '.join(given.runs)}")
     return validate(EvalConfig, content, Path("--set")).model_copy(update={"incumbent": incumbent})
 
@@ -148,13 +163,13 @@ def _asked(
 
 
 def _reported(
-    report: Path, evaluation: Evaluation, facts: Mapping[str, Any], documents: Sequence[Document]
+    report: Path,
+    evaluation: Evaluation,
+    facts: Mapping[str, Any],
+    documents: Sequence[Document],
+    replaced: Sequence[Path],
 ) -> dict[str, Any]:
     """All files of a verdict in the folder, and failures merged into the archive that is there."""
-    if report.exists() and not report.is_dir():
-        raise ArtifactError(f"{report}: is a file; name a folder for the report")
-    report.mkdir(parents=True, exist_ok=True)
-    clear_report(report)
     asked = list(evaluation.asked.queries.values())
     lexical = None
     if documents and any(query.text for query in asked):
@@ -164,7 +179,8 @@ def _reported(
     archive = report / ARCHIVE_OF_RUNS
     before = read_archive(archive)
     key = sha256_json(evaluation_json(evaluation, facts))[:12]
-    content = write_evaluation(report, evaluation, facts, lexical, before, key)
+    with replacing_report(report, replaced) as partial:
+        content = write_evaluation(partial, evaluation, facts, lexical, before, key)
     failing = {f.query_id: f.query for f in failures_of(evaluation, lexical)}
     write_archive(archive, merged(before, failing, evaluation.chosen.base.query_ids, key))
     return content
@@ -180,12 +196,31 @@ def _run_of(path: Path, judged: Qrels, qrels: Path) -> Run:
     return run
 
 
+def _refuse_other_ids(
+    path: Path, run: Run, judged: Qrels, qrels: Path, doc_ids: Sequence[str], corpus: Path | None
+) -> None:
+    """DataError for a run without a document that is judged for any query, or that stands in the corpus."""
+    found = {scored.doc_id: None for query_id in run for scored in run.ranking(query_id)}
+    known = {doc_id for query_id in judged for doc_id in judged.grades(query_id)}
+    for ids, place in ((known, qrels), (set(doc_ids), corpus)):
+        if ids and ids.isdisjoint(found):
+            raise DataError(
+                f"{path}: none of its documents ({', '.join(map(repr, list(found)[:3]))}, ...) stands in {place} "
+                f"({min(ids)!r}, ...). Do the ids meet? Search the same corpus, with the same ids"
+            )
+
+
+def _no_positives(qrels: Path, positive_from: int) -> DataError:
+    return DataError(f"{qrels}: no query has a document of grade {positive_from} or more; check --positive-from")
+
+
 def _groups(queries: Sequence[Query], column: str | None) -> dict[str, str] | None:
-    """The group of each query that has one; None where nothing names groups."""
-    if column is not None and not any(column in query.metadata for query in queries):
-        raise ConfigError(f"--group-by {column}: no query in --queries has this column")
+    """The group of each query that has one; None where nothing names groups. A query without a value is its own."""
     name = column or "_group"
-    return {query.query_id: str(query.metadata[name]) for query in queries if name in query.metadata} or None
+    found = {q.query_id: str(value) for q in queries if (value := q.metadata.get(name)) is not None}
+    if column is not None and not found:
+        raise ConfigError(f"--group-by {column}: no query has a value in this column of --queries FILE; name another")
+    return found or None
 
 
 def load_qrels(path: Path, positive_from: int) -> Qrels:

@@ -83,7 +83,7 @@ def _cost_row(
         f"{size['model_bytes'] / 2**20:,.0f}" if size["model_bytes"] else "",
     )
     names = ("encode_documents_s", "encode_queries_s", "latency_p50_ms", "latency_p95_ms", "price_per_1000_queries")
-    return (name, *figures, *("" if times.get(key) is None else f"{times[key]:,.3g}" for key in names))
+    return (name, *figures, *(f"{times[key]:,.3g}" if times.get(key) else "" for key in names))
 
 
 def cells_of(result: Mapping[str, Any]) -> tuple[str, ...]:
