@@ -10,7 +10,8 @@ import numpy as np
 
 from closecall.assign import Assignment
 from closecall.dataset import Dataset
-from closecall.encoder import Encoder, Role
+from closecall.encoder import Encoder
+from closecall.encoding import Role
 from closecall.leaks import Leaks
 from closecall.records import SPLITS
 from closecall.text import normalise

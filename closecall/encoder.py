@@ -6,22 +6,21 @@ import math
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from closecall.config import Settings
+from closecall.encoding import Role, Vectors, encode_texts, in_precision, prompt_of
 from closecall.errors import ModelError
 from closecall.manifest import sha256_json
-from closecall.models import check_model_folder, folder_sha256, resolve_model
+from closecall.models import check_model_folder, folder_sha256, folder_state, resolve_model
+from closecall.precision import Precision, encoding_precision, likely_device
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
-
-Role = Literal["query", "document"]
-Vectors = npt.NDArray[np.float32]
 
 
 def _against_config_folder(name: str, info: ValidationInfo) -> str:
@@ -50,7 +49,14 @@ class ModelConfig(Settings):
     max_length_tokens: int | None = Field(
         None, ge=4, description="longer texts are cut; default: the model's own limit"
     )
-    batch_size: int = Field(32, ge=1, description="texts encoded at once")
+    batch_tokens: int | None = Field(
+        None, ge=16, description="tokens encoded at once; default: 4,096 on a CPU, 65,536 on a GPU"
+    )
+    precision: Precision = Field(
+        "auto",
+        description="of encoding; auto: bfloat16 where the device has it in hardware, float16 on older GPUs, else "
+        "float32",
+    )
     device: str | None = Field(
         None,
         pattern=r"^(cpu|cuda|mps|xpu|npu|hpu)(:\d+)?$",
@@ -94,9 +100,10 @@ class Encoder(Protocol):
 
 
 class TextEncoder:
-    """A SentenceTransformer folder as an Encoder: float32, normalised, the same prompts and length in every stage.
+    """A SentenceTransformer folder as an Encoder: normalised, the same prompts, length and precision in every stage.
 
-    The model is loaded when the first text is encoded, so that a stage with nothing to do stays fast.
+    The model is loaded when the first text is encoded, so that a stage with nothing to do stays fast. Vectors are
+    float32 whatever the precision the model computes in.
     """
 
     fingerprint: str
@@ -105,7 +112,9 @@ class TextEncoder:
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self.folder, self.config = folder, config
         self.weights_sha256 = check_model_folder(folder, config.model_sha256)
-        settings = (config.max_length_tokens, config.query_prompt, config.document_prompt, "float32")
+        self.precision = encoding_precision(config.precision, likely_device(config.device))
+        self._state = folder_state(folder)
+        settings = (config.max_length_tokens, config.query_prompt, config.document_prompt, self.precision)
         self.fingerprint = sha256_json([folder_sha256(folder, self.weights_sha256), *settings])
 
     @classmethod
@@ -113,13 +122,26 @@ class TextEncoder:
         """An encoder around a model in memory that changes while it trains; the caller names its state."""
         encoder = cls.__new__(cls)
         encoder.config, encoder.fingerprint, encoder.weights_sha256 = config, fingerprint, ""
+        encoder.precision = encoding_precision(config.precision, str(model.device))
         encoder.__dict__["model"] = model
         return encoder
 
+    @property
+    def description(self) -> str:
+        """For people: the model's name and its precision."""
+        return f"{self.config.name} ({self.precision})"
+
     @cached_property
     def model(self) -> SentenceTransformer:
-        """The loaded model, with the prompts, length and device of the config."""
-        return _load(self.folder, self.config)
+        """The loaded model, float32, with the prompts, length and device of the config."""
+        model = _load(self.folder, self.config)
+        if folder_state(self.folder) != self._state:
+            raise ModelError(f"{self.folder}: the model has changed since closecall looked at it; start again")
+        return model
+
+    @cached_property
+    def _computing(self) -> SentenceTransformer:
+        return in_precision(self.model, self.precision)
 
     @property
     def dimension(self) -> int:
@@ -139,7 +161,11 @@ class TextEncoder:
 
     def encode(self, texts: Sequence[str], role: Role) -> Vectors:
         """float32 (n_texts, dimension), unit rows; ModelError when the model returns a vector that is not finite."""
-        return encode_texts(self.model, texts, role, self.config.batch_size)
+        return encode_texts(self._computing, texts, role, self.config.batch_tokens)
+
+    def encode_alone(self, texts: Sequence[str], role: Role) -> Vectors:
+        """The same, few texts not filled up to a batch: equal but for the last bits of the model's precision."""
+        return encode_texts(self._computing, texts, role, self.config.batch_tokens, fill=False)
 
     def token_counts(self, texts: Sequence[str], role: Role) -> npt.NDArray[np.int64]:
         """int64 (n_texts,): tokens of each text with its prompt and special tokens, before anything is cut."""
@@ -155,34 +181,14 @@ class TextEncoder:
         return np.asarray(counts, dtype=np.int64)
 
 
+def encode_alone(encoder: Encoder, texts: Sequence[str], role: Role) -> Vectors:
+    """The vectors of a few texts as quickly as a service would give them, for timing."""
+    return encoder.encode_alone(texts, role) if isinstance(encoder, TextEncoder) else encoder.encode(texts, role)
+
+
 def load_encoder(config: ModelConfig) -> TextEncoder:
     """The encoder a config names; ModelError when it cannot be found, is no model or has other weights."""
     return TextEncoder(resolve_model(config.name), config)
-
-
-def encode_texts(model: SentenceTransformer, texts: Sequence[str], role: Role, batch_size: int) -> Vectors:
-    """float32 (n_texts, dimension), unit rows; ModelError when the model returns a vector that is not finite."""
-    if not texts:
-        return np.empty((0, int(model.get_embedding_dimension() or 0)), dtype=np.float32)
-    encode = model.encode_query if role == "query" else model.encode_document
-    vectors = encode(
-        list(texts), batch_size=batch_size, normalize_embeddings=True, convert_to_numpy=True, show_progress_bar=False
-    )
-    vectors = np.ascontiguousarray(vectors, dtype=np.float32)
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if bad.size:
-        text = texts[int(bad[0])][:60]
-        raise ModelError(f"the model gives a vector that is not finite for {bad.size} texts, the first: {text!r}")
-    return vectors
-
-
-def prompt_of(model: SentenceTransformer, role: Role) -> str:
-    """The prompt that `encode_query` or `encode_document` puts before a text; empty when there is none.
-
-    As there, the first of these names that the model has counts, even with an empty prompt.
-    """
-    names = ("query",) if role == "query" else ("document", "passage", "corpus")
-    return next((model.prompts[name] or "" for name in names if name in model.prompts), "")
 
 
 def _load(folder: Path, config: ModelConfig) -> SentenceTransformer:

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from pydantic import Field, field_validator
 
 from closecall.config import Settings
-from closecall.encoder import Role, Vectors
+from closecall.encoding import Role, Vectors
 from closecall.errors import ConfigError, ModelError
 from closecall.manifest import sha256_json
 

@@ -92,6 +92,12 @@ def weights_sha256(folder: Path) -> str:
     return sha256_json([[path.relative_to(folder).as_posix(), sha256_file(path)] for path in files])
 
 
+def folder_state(folder: Path) -> list[tuple[str, int, int]]:
+    """Name, size and time of change of every file, to see that a folder is still the one that was hashed."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return [(path.relative_to(folder).as_posix(), (s := path.stat()).st_size, s.st_mtime_ns) for path in files]
+
+
 def folder_sha256(folder: Path, weights: str) -> str:
     """A hash of weights, module configs and tokenizer: everything in the folder that decides a vector."""
     kept = {".json", ".txt", ".model", ".py"}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.errors import DataError
 from closecall.records import Run, ScoredDoc
 

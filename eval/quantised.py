@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.search import ExactIndex, Hits
 
 Quantise = Literal["int8", "binary"]

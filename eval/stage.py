@@ -71,7 +71,7 @@ def evaluate(
         say(f"eval: unchanged, {folder} is used again")
         keep_failures(found, archive, key)
         return found
-    part = read_part(split, "test")
+    part, before = read_part(split, "test"), store.counted
     known = read_archive(archive)
     with writing(folder, "eval", inputs=inputs, config=config.resolved(), seed=config.seed) as draft:
         judging = _Judging(corpus, part, base, tuned, store, config)
@@ -86,6 +86,7 @@ def evaluate(
         }
         write_evaluation(draft.folder, evaluation, facts, judging.lexical(), known, key)
         draft.counts |= {"queries": evaluation.chosen.deciding.n, "documents": len(corpus.documents)}
+        draft.counts |= store.counted.since(before)
         draft.device = tuned.device
     made = Artifact.open(folder, "eval")
     keep_failures(made, archive, key)

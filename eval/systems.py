@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from closecall.bm25 import Bm25Index
 from closecall.cross_encoder import CrossEncoderScorer
-from closecall.encoder import Encoder, Vectors
+from closecall.encoder import Encoder, encode_alone
+from closecall.encoding import Vectors
 from closecall.records import Document, Query, Run
 from closecall.search import NOTHING, ExactIndex, Hits, rounded
 from closecall.vectors import VectorStore
@@ -87,7 +88,7 @@ class Dense:
         """By cosine; of quantised vectors, `rescore` times as many are fetched and scored again in float32."""
         texts = [query.text for query in queries]
         if fresh:
-            vectors = self.encoder.encode(texts, "query")
+            vectors = encode_alone(self.encoder, texts, "query")
         else:
             vectors = self.store.get(self.encoder, texts, "query", f"{len(texts):,} queries ({self.label})")
         vectors = cut(vectors, self.dimensions)

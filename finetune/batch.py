@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from closecall.encoder import Role, Vectors, prompt_of
+from closecall.encoding import Role, Vectors, prompt_of
 from closecall.records import Document
 from closecall.split import Part
 from closecall.text import normalise

@@ -7,7 +7,8 @@ from pathlib import Path
 import yaml
 
 from closecall import __version__
-from closecall.encoder import TextEncoder, prompt_of
+from closecall.encoder import TextEncoder
+from closecall.encoding import prompt_of
 from finetune.artifact import Curve, described
 from finetune.config import FinetuneConfig
 

@@ -9,10 +9,10 @@ from pydantic import BeforeValidator, Field, model_validator
 from closecall.config import Settings
 from closecall.encoder import ModelConfig
 from closecall.measures import MeasureName
+from closecall.precision import Precision
 
 Direction = Literal["query_to_doc", "doc_to_query", "query_to_query", "doc_to_doc"]
 Hardness = Literal["in_batch_negatives", "hard_negatives", "all_negatives"]
-Precision = Literal["auto", "float32", "bfloat16", "float16"]
 
 INTEGRATIONS = (
     "azure_ml", "clearml", "codecarbon", "comet_ml", "dagshub", "dvclive", "flyte", "kubeflow", "mlflow", "neptune",

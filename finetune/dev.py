@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from closecall.encoder import Encoder, Vectors
+from closecall.encoder import Encoder
+from closecall.encoding import Vectors
 from closecall.measures import Measure, per_query
 from closecall.records import Document
 from closecall.search import ExactIndex, as_run

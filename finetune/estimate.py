@@ -10,10 +10,12 @@ from pathlib import Path
 import numpy as np
 from sentence_transformers import SentenceTransformer
 
-from closecall.encoder import TextEncoder, encode_texts
+from closecall.encoder import TextEncoder
+from closecall.encoding import encode_texts
 from closecall.errors import ArtifactError
+from closecall.precision import Precision
 from finetune.batch import BatchBuilder
-from finetune.config import FinetuneConfig, Precision
+from finetune.config import FinetuneConfig
 from finetune.plan import Plan
 from finetune.weights import autocast
 
@@ -95,6 +97,6 @@ def _tokens_per_second(
     with autocast(model.device, precision):
         for _ in range(2):
             started = time.perf_counter()
-            encode_texts(model, texts, "document", PROBE_TEXTS)
+            encode_texts(model, texts, "document", fill=False)
             taken.append(time.perf_counter() - started)
     return float(lengths[typical].sum()) / min(taken)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.search import ExactIndex
 from finetune.config import FinetuneConfig
 

@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from closecall.encoder import TextEncoder, prompt_of
+from closecall.encoder import TextEncoder
+from closecall.encoding import prompt_of
 from closecall.errors import ModelError
 
 FAMILIES: tuple[tuple[str, str, str], ...] = (

@@ -11,11 +11,13 @@ from pathlib import Path
 from torch import Tensor
 
 from closecall.dataset import Corpus
-from closecall.encoder import Encoder, Role, TextEncoder, load_encoder
+from closecall.encoder import Encoder, TextEncoder, load_encoder
+from closecall.encoding import Role
 from closecall.errors import ConfigError
 from closecall.manifest import Artifact, Draft, artifact_key, up_to_date, writing
 from closecall.measures import Measure
 from closecall.models import weight_files
+from closecall.precision import resolved_precision
 from closecall.processes import join, main_first, processes, rank, wait_for_all
 from closecall.progress import progress, say
 from closecall.split import read_part
@@ -29,7 +31,7 @@ from finetune.dev import DevSet, mean_pairwise_cosine, weights_fingerprint
 from finetune.estimate import check_disk, estimate
 from finetune.picture import curve_picture
 from finetune.plan import Plan, Rows, nearest_rows, plan
-from finetune.weights import copy_of, resolved_precision, set_dropout
+from finetune.weights import copy_of, set_dropout
 from mining.artifact import read_triples
 
 
@@ -74,7 +76,7 @@ def finetune(
     key = artifact_key("finetune", inputs, config.resolved())
     main = rank() == 0
     tuned = TextEncoder(encoder.folder, encoder.config)  # one of its own: the base stays what it is
-    stage = _Stage(corpus, split, mined, encoder, tuned, store, config)
+    stage, before = _Stage(corpus, split, mined, encoder, tuned, store, config), store.counted
     with ExitStack() as stack:
         draft = None
         if main:
@@ -85,6 +87,7 @@ def finetune(
         if draft is not None:
             curve = stage.save(curves, draft)
             draft.counts |= {"triples": len(stage.builder), "steps": stage.steps, "best_step": curve.chosen.step}
+            draft.counts |= store.counted.since(before)
             draft.write_json(CURVE, curve.as_json())
             draft.path(PICTURE).write_text(curve_picture(curve) + "\n", encoding="utf-8")
             draft.path(f"{MODEL}/README.md").write_text(training_card(curve, config, encoder), encoding="utf-8")
@@ -114,7 +117,7 @@ class _Stage:
         self.dev = DevSet(read_part(split, "dev"), corpus.documents, Measure.parse(config.dev_measure))
         documents = {document.doc_id: document for document in corpus.documents}
         self.builder = BatchBuilder(read_triples(mined), read_part(split, "train"), documents, config.negatives)
-        self.precision = resolved_precision(config.precision, tuned.model.device)
+        self.precision = resolved_precision(config.precision, str(tuned.model.device), "finetune.precision")
         self.base_dev, self.steps = 0.0, 0
 
     def train(self, work: Path, key: str) -> list[SeedCurve]:
@@ -130,11 +133,8 @@ class _Stage:
         self.base_dev = self.dev.score(documents, queries)
         rows = self.dev.pool(documents, queries, self.config.dev_documents)
         self.pool = self.dev.over(rows)
-        probe = Probe(self.pool, self.encoder.config, VectorStore(work / "vectors"), self.precision)
-        if self.precision == "float32":
-            start = Measured(self.pool.score(documents[rows], queries), mean_pairwise_cosine(documents[rows]))
-        else:
-            start = probe(self.tuned.model)
+        probe = Probe(self.pool, self.encoder.config, VectorStore(work / "vectors"))
+        start = Measured(self.pool.score(documents[rows], queries), mean_pairwise_cosine(documents[rows]))
         self._check_prompts(start.dev)
         training = Training(self.builder, probe, self.config, self.precision, start, work, key)
         if self.config.dropout is not None:
@@ -205,10 +205,9 @@ class _Stage:
         if chosen.share:
             self.tuned.model.save_pretrained(str(folder), create_model_card=False)
             saved = TextEncoder(folder, self.encoder.config.unpinned())
-            if self.precision == "float32" and len(self.pool.documents) == len(self.dev.documents):
-                name = weights_fingerprint(self.tuned.model)
-                for texts, role in self._dev_texts():
-                    self.store.adopt(self.probe.store, name, saved.fingerprint, texts, role)
+            name = weights_fingerprint(self.tuned.model)
+            for _, role in self._dev_texts():
+                self.store.adopt(self.probe.store, name, saved.fingerprint, role)
             confirmed = replace(confirmed, best=self.dev.value(saved, self.store))
             if confirmed.best <= confirmed.base:
                 chosen = replace(chosen, step=0, share=0.0)

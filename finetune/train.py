@@ -24,15 +24,16 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from closecall.encoder import ModelConfig, TextEncoder
 from closecall.errors import ConfigError, ModelError
+from closecall.precision import Precision
 from closecall.processes import from_main, rank
 from closecall.vectors import VectorStore
 from finetune.artifact import CurvePoint, Mixed, SeedCurve
 from finetune.batch import BatchBuilder, Collator
-from finetune.config import FinetuneConfig, Precision
+from finetune.config import FinetuneConfig
 from finetune.dev import DevSet, mean_pairwise_cosine, weights_fingerprint
 from finetune.loss import JudgedMultipleNegativesRankingLoss
 from finetune.plan import Plan, PlannedBatches
-from finetune.weights import add_adapters, autocast, averaged, copy_of, remove_adapters
+from finetune.weights import add_adapters, averaged, copy_of, remove_adapters
 
 KEY_FILE = "key.txt"
 WEIGHTS = "weights.safetensors"
@@ -60,8 +61,8 @@ class Measured:
 class Probe:
     """Measures a model in memory on dev. The vectors of each state stay in `store`, named by the weights."""
 
-    def __init__(self, dev: DevSet, config: ModelConfig, store: VectorStore, precision: Precision) -> None:
-        self.dev, self.config, self.store, self.precision = dev, config, store, precision
+    def __init__(self, dev: DevSet, config: ModelConfig, store: VectorStore) -> None:
+        self.dev, self.config, self.store = dev, config, store
         self.name = f"dev_{dev.measure}"
 
     def __call__(self, model: SentenceTransformer) -> Measured:
@@ -70,9 +71,8 @@ class Probe:
 
     def _measure(self, model: SentenceTransformer) -> tuple[float, float]:
         encoder = TextEncoder.of_step(model, self.config, weights_fingerprint(model))
-        with autocast(model.device, self.precision):
-            value = self.dev.value(encoder, self.store)
-            documents = self.store.get(encoder, self.dev.document_texts(), "document", "documents")
+        value = self.dev.value(encoder, self.store)
+        documents = self.store.get(encoder, self.dev.document_texts(), "document", "documents")
         return value, mean_pairwise_cosine(documents)
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from closecall.errors import ConfigError
-from finetune.config import LoraConfig, Precision
+from closecall.precision import Precision
+from finetune.config import LoraConfig
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -92,25 +93,3 @@ def autocast(device: torch.device, precision: Precision) -> torch.autocast:
     """The context in which a model computes in this precision; its weights stay float32."""
     low = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)
     return torch.autocast(device.type, dtype=low or torch.bfloat16, enabled=low is not None)
-
-
-def resolved_precision(precision: Precision, device: torch.device) -> Precision:
-    """What `auto` means on this device; ConfigError when the device cannot do what is asked for.
-
-    auto is bfloat16 where it is computed in hardware: GPUs from Ampere on, CPUs with AVX512-BF16 or AMX. Elsewhere it
-    is emulated, and slower than float32.
-    """
-    native = _computes_bfloat16(device)
-    if precision == "auto":
-        return "bfloat16" if native else "float32"
-    if precision == "float16" and device.type != "cuda":
-        raise ConfigError(f"finetune.precision: float16 needs a CUDA GPU, this device is {device}; use float32 or auto")
-    return precision
-
-
-def _computes_bfloat16(device: torch.device) -> bool:
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device)[0] >= 8
-    if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-    return False

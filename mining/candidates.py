@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.search import NOTHING, ExactIndex, Hits
 
 Integers = npt.NDArray[np.int64]

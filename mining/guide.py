@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from closecall.cross_encoder import SAVED_AT_ONCE, CrossEncoderScorer
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.models import resolve_model
 from mining.candidates import Integers, Scores
 from mining.config import GuideConfig

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.errors import DataError
 from closecall.records import Document, Run
 from closecall.search import NOTHING, ExactIndex

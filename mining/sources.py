@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from closecall.bm25 import Bm25Index
-from closecall.encoder import Vectors
+from closecall.encoding import Vectors
 from closecall.errors import DataError
 from closecall.readers import some
 from closecall.records import Document, Query, Run

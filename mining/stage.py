@@ -10,7 +10,8 @@ import numpy as np
 
 from closecall.cross_encoder import CrossEncoderScorer, ScoreCache, cross_encoder_fingerprint
 from closecall.dataset import Corpus
-from closecall.encoder import Encoder, Vectors, load_encoder
+from closecall.encoder import Encoder, load_encoder
+from closecall.encoding import Vectors
 from closecall.manifest import Artifact, sha256_file, up_to_date, writing
 from closecall.progress import progress, say
 from closecall.slices import Slice, SliceSource, find_slices
@@ -65,7 +66,7 @@ def mine(
     if found is not None:
         say(f"mine: unchanged, {folder} is used again")
         return found
-    part = read_part(split, "train")
+    part, before = read_part(split, "train"), store.counted
     with writing(folder, "mine", inputs=inputs, config=config.resolved(), seed=config.seed) as draft:
         miner = make_miner(corpus, part, encoder, store, config)
         stats = write_mined(miner, draft.folder, train_slices(part, corpus, config))
@@ -73,6 +74,7 @@ def mine(
         report = mined_page(stats, draft.folder, corpus, encoder, config)
         draft.path("report.html").write_text(report, encoding="utf-8")
         draft.counts |= {key: stats[key] for key in ("queries", "pairs", "asked", "kept", "short", "retrieved")}
+        draft.counts |= store.counted.since(before)
         draft.device = encoder.device
     say(summary(stats))
     return Artifact.open(folder, "mine")
@@ -93,11 +95,12 @@ def calibrate(
     """
     looked_at = open_config(config, max(depth, config.negatives))
     inputs = mine_inputs(corpus, split, encoder, looked_at)
+    before = store.counted
     with writing(folder, "calibrate", inputs=inputs, config=config.resolved() | {"calibrate_depth": depth}) as draft:
         content = calibrated(make_miner(corpus, read_part(split, "train"), encoder, store, looked_at), config)
         draft.write_json(CALIBRATION, content)
         draft.path("report.html").write_text(page(content), encoding="utf-8")
-        draft.counts |= {key: content[key] for key in ("queries", "pairs", "depth")}
+        draft.counts |= {key: content[key] for key in ("queries", "pairs", "depth")} | store.counted.since(before)
         draft.device = encoder.device
     return Artifact.open(folder, "calibrate")
 

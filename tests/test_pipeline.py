@@ -172,7 +172,7 @@ def test_what_a_dead_process_left_half_written_is_not_read(finished):
     shutil.rmtree(output / "verdict")
     (output / "checkpoint").rename(output / ".checkpoint.partial")  # whole but for its place
     (output / ".checkpoint.partial" / "manifest.json").unlink()
-    block = next((output / "vectors").rglob("*.npy"))
+    block = next((output / "vectors").rglob("*.rows"))
     block.write_bytes(block.read_bytes()[:200])  # cut off
     run(finished)
     assert verdict(finished) == expected

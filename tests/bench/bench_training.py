@@ -202,10 +202,11 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         tuned = TextEncoder(made.base.folder, made.config.model)
         documents = {document.doc_id: document for document in made.corpus.documents}
         builder = BatchBuilder(triples, read_part(made._frozen_split(), "train"), documents, None)
-        from finetune.weights import resolved_precision, set_dropout
+        from closecall.precision import resolved_precision
+        from finetune.weights import set_dropout
 
         set_dropout(tuned.model, config.dropout or 0.0)
-        precision = resolved_precision(config.precision, tuned.model.device)
+        precision = resolved_precision(config.precision, str(tuned.model.device), "finetune.precision")
         schedule = plan(len(builder), config, turn)
         schedule = Plan(schedule.batches, schedule.steps_per_epoch, frozenset())
         probe = Probe(

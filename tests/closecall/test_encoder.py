@@ -6,8 +6,11 @@ import sys
 
 import numpy as np
 import pytest
+import torch
+from sentence_transformers import SentenceTransformer
 
-from closecall.encoder import ModelConfig, TextEncoder, load_encoder, prompt_of
+from closecall.encoder import ModelConfig, TextEncoder, load_encoder
+from closecall.encoding import prompt_of
 from closecall.errors import ModelError
 from closecall.models import resolve_model
 
@@ -110,6 +113,60 @@ def test_vectors_are_float32_unit_rows(encoder):
     assert encoder().dimension == 32
 
 
+def test_float32_vectors_are_those_of_sentence_transformers(encoder, tiny_model):
+    ours, plain = encoder(precision="float32"), SentenceTransformer(str(tiny_model), device="cpu")
+    texts = [*TEXTS, "", "key " * 900, *(" ".join(["bucket"] * n) for n in range(40))]
+    for role, encode in (("query", plain.encode_query), ("document", plain.encode_document)):
+        assert_same(ours.encode(texts, role), encode(texts, normalize_embeddings=True))
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_vector_of_a_text_does_not_depend_on_the_texts_it_is_encoded_with(encoder, precision):
+    loaded, words = (
+        encoder(precision=precision),
+        ["create", "the", "bucket", "remove", "a", "key", "please", "show", "all", "queue", "user"],
+    )
+    rng = np.random.default_rng(0)
+    texts = [" ".join(rng.choice(words, size)) for size in rng.integers(1, 60, 150)]
+    together = loaded.encode(texts, "document")
+    for size in (1, 2, 7, 60):
+        rows = rng.choice(len(texts), size, replace=False)
+        np.testing.assert_array_equal(loaded.encode([texts[row] for row in rows], "document"), together[rows])
+
+
+def test_low_precision_is_close_and_its_vectors_are_float32_unit_rows(encoder):
+    exact, fast = encoder(precision="float32"), encoder(precision="bfloat16")
+    vectors = fast.encode(TEXTS, "document")
+    assert vectors.dtype == np.float32
+    assert np.linalg.norm(vectors, axis=1) == pytest.approx([1, 1, 1], abs=1e-6)
+    cosines = (vectors * exact.encode(TEXTS, "document")).sum(axis=1)
+    assert (cosines > 0.999).all()
+    assert not (vectors == exact.encode(TEXTS, "document")).all()
+
+
+def test_a_model_in_low_precision_leaves_the_loaded_model_as_it_is(encoder):
+    fast = encoder(precision="bfloat16")
+    fast.encode(TEXTS, "document")
+    assert {parameter.dtype for parameter in fast.model.parameters()} == {torch.float32}
+
+
+def test_a_long_text_costs_a_short_one_nothing(encoder, monkeypatch):
+    """Batches hold so many tokens, padding included, of texts of like length."""
+    loaded, seen = encoder(precision="float32", batch_tokens=256), []
+    forward = loaded.model[0].forward
+    monkeypatch.setattr(loaded.model[0], "forward", lambda features: seen.append(features) or forward(features))
+    loaded.encode(["key " * 100, *["a key"] * 20], "document")
+    assert [tuple(batch["input_ids"].shape) for batch in seen][0] == (2048 // 112 + 1, 112)  # 102 tokens, filled up
+    assert {batch["input_ids"].shape[1] for batch in seen[1:]} == {16}
+
+
+def test_a_model_whose_folder_changes_before_it_is_loaded_is_refused(copied):
+    loaded = load_encoder(ModelConfig(name=str(copied), device="cpu"))
+    (copied / "config.json").write_text((copied / "config.json").read_text() + " ")
+    with pytest.raises(ModelError, match="the model has changed since closecall looked at it; start again"):
+        loaded.encode(TEXTS, "query")
+
+
 def test_no_texts_are_no_rows(encoder):
     assert encoder().encode([], "query").shape == (0, 32)
 
@@ -173,12 +230,13 @@ def test_the_fingerprint_does_not_change_with_the_folders_name(encoder, copied):
     assert TextEncoder(copied, ModelConfig(name="x")).fingerprint == encoder().fingerprint
 
 
-def test_the_fingerprint_does_not_change_with_the_batch_or_the_device(encoder):
-    assert encoder(batch_size=8).fingerprint == encoder(batch_size=16).fingerprint
+def test_the_fingerprint_does_not_change_with_the_batch(encoder):
+    assert encoder(batch_tokens=64).fingerprint == encoder(batch_tokens=128).fingerprint
 
 
 @pytest.mark.parametrize(
-    "settings", [{"query_prompt": "a"}, {"document_prompt": "a"}, {"query_prompt": ""}, {"max_length_tokens": 8}]
+    "settings",
+    [{"query_prompt": "a"}, {"document_prompt": "a"}, {"query_prompt": ""}, {"max_length_tokens": 8}],
 )
 def test_the_fingerprint_changes_with_every_setting_that_decides_a_vector(encoder, settings):
     assert encoder(**settings).fingerprint != encoder().fingerprint
@@ -203,11 +261,11 @@ def test_weights_in_several_files_have_one_digest(copied):
     assert after != before
 
 
-def test_a_vector_that_is_not_finite_is_refused_with_its_text(encoder, monkeypatch):
-    loaded = encoder()
-    vectors = np.array([[1, 0], [np.nan, 0], [np.inf, 0]], dtype=np.float32)
-    monkeypatch.setattr(loaded.model, "encode_query", lambda *arguments, **options: vectors)
-    with pytest.raises(ModelError, match="a vector that is not finite for 2 texts, the first: 'remove a key'"):
+def test_a_vector_that_is_not_finite_is_refused_with_its_text(encoder):
+    loaded = encoder(precision="float32")
+    number = loaded.model.tokenizer("key")["input_ids"][1]
+    loaded.model[0].auto_model.get_input_embeddings().weight.data[number] = float("inf")
+    with pytest.raises(ModelError, match="a vector that is not finite for 1 texts, the first: 'remove a key'"):
         loaded.encode(TEXTS, "query")
 
 

@@ -6,7 +6,7 @@ import torch
 from datasets import Dataset
 from sentence_transformers.base.sampler import NoDuplicatesBatchSampler
 
-from closecall.encoder import prompt_of
+from closecall.encoding import prompt_of
 from closecall.records import Document, Judgment, Qrels, Query
 from closecall.split import Part
 from closecall.text import normalise

@@ -267,7 +267,7 @@ def test_steps_of_other_settings_are_not_resumed(experiment, monkeypatch):
 def test_the_saved_folder_loads_without_closecall_and_gives_the_same_vectors(experiment, monkeypatch):
     monkeypatch.setattr("finetune.prompts.HARMFUL", 0.0)
     settings = ["model.query_prompt='please '", "model.document_prompt='the '", "model.max_length_tokens=5"]
-    made = experiment(*settings, name="prompted")
+    made = experiment(*settings, "model.precision=float32", name="prompted")
     made.mine()
     folder = model_folder(made.finetune())
     plain = SentenceTransformer(str(folder), device="cpu")
@@ -276,7 +276,7 @@ def test_the_saved_folder_loads_without_closecall_and_gives_the_same_vectors(exp
     tuned = TextEncoder(folder, made.config.model)
     for role, encode in (("query", plain.encode_query), ("document", plain.encode_document)):
         expected = encode(texts, normalize_embeddings=True)
-        np.testing.assert_array_equal(tuned.encode(texts, role), expected)
+        np.testing.assert_allclose(tuned.encode(texts, role), expected, atol=1e-6)  # other batches, other last bits
 
 
 def broken_loss(monkeypatch, by, since):

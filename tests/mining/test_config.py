@@ -54,9 +54,11 @@ def test_a_run_source_names_its_file_which_counts_from_the_configs_folder(load, 
 
 
 def test_a_dense_source_names_its_model(load):
-    by_name, by_section = load("sources: [{source: {dense: a/b}}, {source: {dense: {name: c, batch_size: 8}}}]").sources
+    by_name, by_section = load(
+        "sources: [{source: {dense: a/b}}, {source: {dense: {name: c, batch_tokens: 64}}}]"
+    ).sources
     assert (by_name.source, by_name.model.name, by_name.label) == ("dense", "a/b", "dense-b")
-    assert (by_section.model.name, by_section.model.batch_size, by_section.label) == ("c", 8, "dense-c")
+    assert (by_section.model.name, by_section.model.batch_tokens, by_section.label) == ("c", 64, "dense-c")
 
 
 def test_a_name_of_its_own_goes_before_all_others(load):
@@ -173,8 +175,8 @@ def test_all_contradictions_are_told_together(refusal):
             "mining.guide.encoder.devise: unknown key; did you mean 'device'?",
         ),
         (
-            "sources: [{source: {dense: {name: x, batchsize: 3}}}]",
-            "mining.sources.0.model.batchsize: unknown key; did you mean 'batch_size'?",
+            "sources: [{source: {dense: {name: x, batchtokens: 3}}}]",
+            "mining.sources.0.model.batchtokens: unknown key; did you mean 'batch_tokens'?",
         ),
     ],
 )
