@@ -13,6 +13,7 @@ from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.encoding import prompt_of
 from closecall.errors import ModelError
 from closecall.models import resolve_model
+from closecall.precision import computes_bfloat16
 
 TEXTS = ["create the bucket", "remove a key", "please show all the queue"]
 
@@ -122,16 +123,16 @@ def test_float32_vectors_are_those_of_sentence_transformers(encoder, tiny_model)
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_vector_of_a_text_does_not_depend_on_the_texts_it_is_encoded_with(encoder, precision):
-    loaded, words = (
-        encoder(precision=precision),
-        ["create", "the", "bucket", "remove", "a", "key", "please", "show", "all", "queue", "user"],
-    )
-    rng = np.random.default_rng(0)
+    """To the last bit where the CPU multiplies bfloat16; an older one adds up in other orders."""
+    slack = 0 if computes_bfloat16("cpu") else {"float32": 3e-7, "bfloat16": 0.003}[precision]
+    loaded, rng = encoder(precision=precision), np.random.default_rng(0)
+    words = ["create", "the", "bucket", "remove", "a", "key"]
     texts = [" ".join(rng.choice(words, size)) for size in rng.integers(1, 60, 150)]
     together = loaded.encode(texts, "document")
     for size in (1, 2, 7, 60):
         rows = rng.choice(len(texts), size, replace=False)
-        np.testing.assert_array_equal(loaded.encode([texts[row] for row in rows], "document"), together[rows])
+        found = loaded.encode([texts[row] for row in rows], "document")
+        np.testing.assert_allclose(found, together[rows], rtol=0, atol=slack)
 
 
 def test_low_precision_is_close_and_its_vectors_are_float32_unit_rows(encoder):
@@ -155,8 +156,8 @@ def test_a_long_text_costs_a_short_one_nothing(encoder, monkeypatch):
     loaded, seen = encoder(precision="float32", batch_tokens=256), []
     forward = loaded.model[0].forward
     monkeypatch.setattr(loaded.model[0], "forward", lambda features: seen.append(features) or forward(features))
-    loaded.encode(["key " * 100, *["a key"] * 20], "document")
-    assert [tuple(batch["input_ids"].shape) for batch in seen][0] == (2048 // 112 + 1, 112)  # 102 tokens, filled up
+    loaded.encode(["key " * 20, *["a key"] * 20], "document")
+    assert seen[0]["input_ids"].shape == (64, 32)  # 22 tokens, in 2,048
     assert {batch["input_ids"].shape[1] for batch in seen[1:]} == {16}
 
 
