@@ -71,9 +71,22 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         f"{report['positives_per_query']} positives per query that has one",
         f"length     the model reads {limit}: {_cut(cut['documents'], 'documents')}, "
         f"{_cut(cut['queries'], 'queries')} are cut",
+        *_precision_lines(report.get("precision", {})),
         *(f"column     {name}: {_values(values)}" for name, values in report["columns"].items()),
         *(f"note       {note}" for note in report["notes"]),
         *(_split_lines(report) if "split" in report else [f"split      cannot be made: {report['split_fault']}"]),
+    ]
+
+
+def _precision_lines(effect: Mapping[str, Any]) -> list[str]:
+    """What encoding in fewer bits gains and costs; nothing for float32."""
+    if "documents" not in effect:
+        return []
+    (measure, values), name = next(item for item in effect.items() if "@" in item[0]), effect["name"]
+    return [
+        f"precision  {name}, {effect['times_as_fast']} times as fast as float32 on {effect['documents']} documents: "
+        f"cosine to float32 {effect['mean_cosine']} (least {effect['least_cosine']}), {measure} of "
+        f"{effect['queries']} queries among them {values['float32']} -> {values[name]}; model.precision sets it"
     ]
 
 

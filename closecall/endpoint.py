@@ -120,6 +120,11 @@ class EndpointEncoder:
         parts = [self._ask([prompt + text for text in texts[at : at + size]]) for at in range(0, len(texts), size)]
         return np.concatenate(parts)
 
+    @property
+    def description(self) -> str:
+        """For people: the model and the service."""
+        return f"{self.config.model} ({self.config.url})"
+
     def token_counts(self, texts: Sequence[str], role: Role) -> npt.NDArray[np.int64]:
         """int64 (n_texts,): words of each text with its prompt, an approximation: the service does not say."""
         return np.asarray([len((self.config.prompt(role) + text).split()) for text in texts], dtype=np.int64)

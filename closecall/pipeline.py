@@ -18,6 +18,7 @@ from closecall.assign import Assignment, SplitConfig
 from closecall.check import describe, describe_split
 from closecall.config import ConfigPath, Settings, override, read_yaml, validate
 from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dataset
+from closecall.effect import precision_effect
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.errors import ArtifactError, DataError
 from closecall.manifest import Artifact, artifact_key
@@ -46,6 +47,9 @@ class ExperimentConfig(Settings):
     output: ConfigPath | None = Field(
         None, description="where artifacts go; default: <config name>-artifacts beside it"
     )
+    vectors: ConfigPath | None = Field(
+        None, description="where vectors are kept, shared by experiments that name the same; default: in the output"
+    )
     model: ModelConfig
     data: DataConfig
     split: SplitConfig = SplitConfig()
@@ -59,7 +63,7 @@ class Experiment:
 
     def __init__(self, config: ExperimentConfig, output: Path, folder: Path) -> None:
         self.config, self.output, self.folder = config, output, folder
-        self.store = VectorStore(output / "vectors")
+        self.store = VectorStore(config.vectors or output / "vectors")
         self._lock = FileLock(output / LOCK)
         self._corpus: Corpus | None = None
         self._base: TextEncoder | None = None
@@ -81,7 +85,7 @@ class Experiment:
     def check(self) -> dict[str, Any]:
         """Facts of the dataset and of the split it would get; nothing is written."""
         dataset = load_dataset(self.config.data)
-        report = describe(dataset, self.base)
+        report = describe(dataset, self.base) | {"precision": precision_effect(dataset, self.base)}
         try:
             assignment, leaks = plan_split(dataset, self.config.split, self.output / "split")
         except DataError as error:

@@ -83,7 +83,7 @@ class VectorStore:
             unique, first, inverse = np.unique(keys, return_index=True, return_inverse=True)
             missing = np.sort(first[~shelf.has(unique)])
             if len(missing):
-                with _writing(shelf, encoder, label):
+                with _writing(shelf, encoder, role, label):
                     self.encoded += shelf.fill(encoder, texts, role, (unique, first), label)
             self.reused += len(unique) - len(missing)
             mapped = shelf.mapped(keys)
@@ -101,7 +101,7 @@ class VectorStore:
             other._shelves.clear()
 
     def _shelf(self, fingerprint: str, role: Role) -> Shelf:
-        _check_format(self.folder)
+        check_format(self.folder)
         folder = self.folder / sha256_json([fingerprint, role])[:32]
         return self._shelves.setdefault(folder, Shelf(folder))
 
@@ -240,7 +240,7 @@ def _room(count: int, dimension: int, folder: Path) -> Vectors:
 
 
 @contextmanager
-def _writing(shelf: Shelf, encoder: Encoder, label: str) -> Iterator[None]:
+def _writing(shelf: Shelf, encoder: Encoder, role: Role, label: str) -> Iterator[None]:
     """The lock of a shelf, its folder made; faults of the disk become an ArtifactError."""
     folder = shelf.folder
     try:
@@ -253,7 +253,7 @@ def _writing(shelf: Shelf, encoder: Encoder, label: str) -> Iterator[None]:
             say(f"encode {label}: another closecall is encoding with this model here; waiting for it")
             lock.acquire()
         try:
-            _describe(folder / MODEL, encoder)
+            _describe(folder / MODEL, encoder, role)
             yield
         finally:
             lock.release()
@@ -269,11 +269,12 @@ def disk_fault(folder: Path, error: OSError, kept: str) -> str:
     return f"{folder}: cannot be written ({error.strerror or error}); make it writable, or choose another folder"
 
 
-def _describe(path: Path, encoder: Encoder) -> None:
+def _describe(path: Path, encoder: Encoder, role: Role) -> None:
     """For people and `closecall cache`: what the shelf's vectors were made with."""
     if not path.exists():
         content = {
             "model": getattr(encoder, "description", encoder.fingerprint[:12]),
+            "role": role,
             "fingerprint": encoder.fingerprint,
             "weights_sha256": encoder.weights_sha256,
             "made_at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
@@ -286,7 +287,7 @@ def _sign(folder: Path) -> None:
         (folder / STORE).write_text(json.dumps({"format": FORMAT}) + "\n", encoding="utf-8")
 
 
-def _check_format(folder: Path) -> None:
+def check_format(folder: Path) -> None:
     """ArtifactError when the store was made by a newer closecall."""
     try:
         found = json.loads((folder / STORE).read_text(encoding="utf-8"))["format"]

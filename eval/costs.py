@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from closecall.encoder import Encoder
+from closecall.manifest import sha256_json
 from closecall.models import weight_files
 from closecall.records import Query
 from eval.systems import Dense, Searched, System
 
+TIMINGS = "timings.json"
+"""Beside the verdict's folder: measured once for each contender."""
 TIMED_QUERIES = 30
 """Asked one by one, after three that warm up."""
 TIMED_TEXTS = 64
@@ -71,6 +78,36 @@ def times_of(system: System, corpus: Searched, queries: Sequence[Query], depth: 
     documents, asked = _encoding(system, corpus, chosen)
     p50, p95 = (float(np.percentile(taken, share)) for share in (50, 95))
     return Times(documents, asked, p50, p95, len(chosen), price)
+
+
+def remembered(path: Path, key: str, measure: Callable[[], Times]) -> Times:
+    """The times kept in a file under this key, else measured now and kept: other settings encode nothing again.
+
+    A file that cannot be read is written anew.
+    """
+    try:
+        kept: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        return Times(**kept[key])
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        found = measure()
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+        kept = before if isinstance(before, dict) else {}
+    except (OSError, ValueError, RecursionError):
+        kept = {}
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(json.dumps(kept | {key: asdict(found)}, indent=1) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return found
+
+
+def times_key(system: System, what: str, depth: int, corpus: str) -> str:
+    """Names what the times depend on: the system, how deep it answers, the corpus and the machine."""
+    parts = [
+        [part.encoder.fingerprint, part.encoder.device, part.dimensions, part.quantise, part.rescore]
+        for part in system.parts
+    ]
+    return sha256_json([what, parts, depth, corpus, platform.node(), os.cpu_count()])
 
 
 def _seconds(system: System, query: Query, depth: int) -> float:

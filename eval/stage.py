@@ -23,7 +23,7 @@ from eval.artifact import ARCHIVE, keep_failures, write_evaluation
 from eval.build import Builder, Contender, model
 from eval.config import EvalConfig
 from eval.contenders import BASE, TUNED, inputs_of
-from eval.costs import Times, size_of, times_of
+from eval.costs import TIMINGS, Times, remembered, size_of, times_key, times_of
 from eval.evaluation import Asked, Beside, Evaluation, evaluate_answers
 from eval.guard import GuardResult, GuardSet, guarded, load_guard
 from eval.languages import language_pairs
@@ -74,7 +74,7 @@ def evaluate(
     part, before = read_part(split, "test"), store.counted
     known = read_archive(archive)
     with writing(folder, "eval", inputs=inputs, config=config.resolved(), seed=config.seed) as draft:
-        judging = _Judging(corpus, part, base, tuned, store, config)
+        judging = _Judging(corpus, part, base, tuned, store, config, folder.with_name(TIMINGS))
         curve = read_curve(checkpoint)
         evaluation = judging.evaluate(guard, curve.spread)
         facts = {
@@ -104,7 +104,9 @@ class _Judging:
         tuned: TextEncoder,
         store: VectorStore,
         config: EvalConfig,
+        timings: Path,
     ) -> None:
+        self.timings, self.corpus_sha256 = timings, corpus.sha256
         self.part, self.base, self.tuned, self.store, self.config = part, base, tuned, store, config
         self.searched = Searched(corpus.documents)
         self.contenders = self._over(self.searched, [query.query_id for query in part.queries])
@@ -138,7 +140,9 @@ class _Judging:
         return Answers(hits, query_ids, contender.system.doc_ids)
 
     def _times(self, contender: Contender) -> Times:
-        return times_of(contender.system, self.searched, self.part.queries, self.depth, not contender.from_file)
+        key = times_key(contender.system, contender.what, self.depth, self.corpus_sha256)
+        asked = (contender.system, self.searched, self.part.queries, self.depth, not contender.from_file)
+        return remembered(self.timings, key, lambda: times_of(*asked))
 
     def _guards(self, guard: GuardSet) -> dict[str, GuardResult]:
         """What each contender that can answer other queries loses on the guard set."""

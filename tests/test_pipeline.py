@@ -1,5 +1,6 @@
 import json
 import shutil
+from collections import Counter
 
 import pytest
 import torch
@@ -7,8 +8,11 @@ import torch
 import closecall.split
 import eval.artifact
 import mining.artifact
+from closecall.encoder import TextEncoder
+from closecall.manifest import Artifact
 from closecall.models import weights_sha256
 from closecall.pipeline import load_experiment
+from eval.costs import Times
 from finetune.loss import JudgedMultipleNegativesRankingLoss
 
 STAGES = {"split": "split", "mine": "mined", "finetune": "checkpoint", "eval": "verdict"}
@@ -219,3 +223,43 @@ def test_the_manifests_chain_by_hash_and_hold_config_seed_counts_and_versions(fi
     for manifest in found.values():
         assert {"inputs", "config", "seed", "code", "libraries", "device", "counts", "durations_s"} <= manifest.keys()
         assert len(manifest["files"]) > 0
+
+
+def test_each_text_goes_through_each_model_once_and_is_counted_in_the_manifest(config_file, monkeypatch):
+    seen = Counter()
+    encode = TextEncoder.encode
+
+    def counting(self, texts, role):
+        seen.update((self.fingerprint, role, text) for text in texts)
+        return encode(self, texts, role)
+
+    monkeypatch.setattr(TextEncoder, "encode", counting)
+    monkeypatch.setattr("eval.stage.times_of", lambda *_: Times(None, None, None, None, 0, None))
+    run(config_file)
+    assert max(seen.values()) == 1
+    made = load_experiment(config_file)
+    kept = {made.base.fingerprint, made._tuned(Artifact.open(made.output / "checkpoint", "finetune")).fingerprint}
+    counts = [json.loads(text)["counts"].get("texts_encoded", 0) for text in manifests(config_file).values()]
+    assert sum(counts) == sum(1 for fingerprint, _, _ in seen if fingerprint in kept)
+    assert sum(1 for fingerprint, _, _ in seen if fingerprint == made.base.fingerprint) == 48 + 144
+
+
+def test_other_settings_of_mining_and_evaluation_encode_nothing(finished, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("encoded again")
+
+    load_experiment(finished, ["eval.resamples=1500"]).evaluate()  # timed here once: a copied folder has another name
+    monkeypatch.setattr(TextEncoder, "encode", refuse)
+    load_experiment(finished, ["mining.negatives=1", "mining.margin_fraction=0.1"]).mine()
+    load_experiment(finished).mine()
+    load_experiment(finished, ["eval.resamples=1999", "eval.measure=MRR"]).evaluate()
+
+
+def test_a_changed_document_alone_is_encoded_again(finished, toy_data):
+    """The other documents and all queries are found."""
+    corpus = toy_data / "corpus.jsonl"
+    corpus.write_text(corpus.read_text().replace('"text": "', '"text": "well, ', 1))
+    experiment = load_experiment(finished)
+    experiment.split()
+    counts = experiment.mine().manifest["counts"]
+    assert (counts["texts_encoded"], counts["texts_reused"]) == (1, 47 + counts["queries"])

@@ -8,6 +8,7 @@ from closecall.assign import SplitConfig
 from closecall.check import describe, describe_split, lines
 from closecall.dataset import DataConfig, load_dataset
 from closecall.encoder import ModelConfig, load_encoder
+from closecall.pipeline import load_experiment
 from closecall.split import plan_split
 
 LONG = "please show all the queue " * 7  # 35 words and 2 special tokens: over the tiny model's 32
@@ -133,3 +134,18 @@ def test_a_column_of_many_values_is_cut_short(report):
     many = report() | {"columns": {"thread": {f"t{number}": 1 for number in range(15)}}}
     line = next(line for line in lines(many) if line.startswith("column"))
     assert line.endswith("t11 1, and 3 more values")
+
+
+def test_the_effect_of_a_precision_is_measured_and_said(config_file):
+    report = load_experiment(config_file, ["model.precision=bfloat16"]).check()
+    effect = report["precision"]
+    assert (effect["name"], effect["documents"], effect["queries"]) == ("bfloat16", 48, 32)
+    assert 0.99 < effect["least_cosine"] <= effect["mean_cosine"] < 1
+    assert set(effect["nDCG@10"]) == {"float32", "bfloat16"}
+    assert any(line.startswith("precision  bfloat16, ") for line in lines(report))
+
+
+def test_float32_has_nothing_to_say_of_precision(config_file):
+    report = load_experiment(config_file, ["model.precision=float32"]).check()
+    assert report["precision"] == {"name": "float32"}
+    assert not any(line.startswith("precision") for line in lines(report))
