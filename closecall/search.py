@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -67,6 +67,10 @@ class ExactIndex:
 
     def __len__(self) -> int:
         return len(self._vectors)
+
+    def facts(self) -> dict[str, Any]:
+        """What manifests say of the search; nothing where it is exact."""
+        return {}
 
     def search(self, queries: Vectors, depth: int) -> Hits:
         """The `depth` nearest documents of each query, fewer only when the corpus is smaller.

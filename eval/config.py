@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from closecall.approximate import EXACT, SearchConfig
 from closecall.config import Settings
 from closecall.dataset import DataConfig
 from closecall.measures import Gain, Measure, MeasureName
@@ -42,6 +43,7 @@ class EvalConfig(Settings):
     incumbent: str = Field(BASE, description="what each contender is compared with: base, or one of the contenders")
     confidence: float = Field(0.95, gt=0.5, lt=1, description="of the interval on the delta")
     resamples: int = Field(9999, ge=999, le=1_000_000, description="of the bootstrap and the permutation test")
+    search: SearchConfig = Field(EXACT, description="how vectors are searched; the report says if not exact")
     seed: int = Field(0, ge=0, description="of the resampling")
     min_gain: float = Field(0.0, ge=0, lt=1, description="adopt only if the interval lies above this; 0.01 = 1 point")
     max_slice_loss: float = Field(

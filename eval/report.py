@@ -35,7 +35,7 @@ def table(content: Mapping[str, Any]) -> Table:
     view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
     notes = [f"{left_out} slices are too small to judge, and left to the report"] if left_out else []
     notes += [f"in points (hundredths); {_interval_note(content)}", *_mostly_unjudged(content)]
-    notes += [*_models(content), *_counted(content)]
+    notes += [*_models(content), *_searches(content), *_counted(content)]
     view.caption = Text("\n".join(notes))  # names and paths are no markup
     heads = header(content)
     for number, name in enumerate(heads):
@@ -175,6 +175,15 @@ def _models(content: Mapping[str, Any]) -> list[str]:
     return [*lines, *(f"{role}: {path}" for role, path in runs)]
 
 
+def _searches(content: Mapping[str, Any]) -> list[str]:
+    """A line for each approximate search: its recall, at what depth, on how many queries."""
+    return [
+        f"{name}: searched by {found['search']}, which finds {found['recall']:.3f} of what exact search finds "
+        f"(depth {found['recall_depth']}, n = {found['recall_queries']})"
+        for name, found in content.get("search", {}).items()
+    ]
+
+
 def _counted(content: Mapping[str, Any]) -> list[str]:
     """Lines for the queries that were scored 0 or left out; none where there are none."""
     counted = content.get("counted", {}).items()
@@ -201,6 +210,8 @@ def _facts(content: Mapping[str, Any]) -> list[str]:
     parts = []
     if _models(content):
         parts += ["## Models", "\n".join(f"- {line}" for line in _models(content))]
+    if _searches(content):
+        parts += ["## Search", "\n".join(f"- {line}" for line in _searches(content))]
     if _counted(content):
         parts += ["## Counted apart", "\n".join(f"- {line}" for line in _counted(content))]
     if content.get("training"):

@@ -83,6 +83,7 @@ def evaluate(
             "seeds": {str(one.seed): one.best[0] for one in curve.seeds},
             "leaks": _leaks(split, mined, part),
             "languages": judging.languages(),
+            "search": judging.searches(),
         }
         write_evaluation(draft.folder, evaluation, facts, judging.lexical(), known, key)
         draft.counts |= {"queries": evaluation.chosen.deciding.n, "documents": len(corpus.documents)}
@@ -108,7 +109,7 @@ class _Judging:
     ) -> None:
         self.timings, self.corpus_sha256 = timings, corpus.sha256
         self.part, self.base, self.tuned, self.store, self.config = part, base, tuned, store, config
-        self.searched = Searched(corpus.documents)
+        self.searched = Searched(corpus.documents, config.search, store.folder.with_name("indexes"))
         self.contenders = self._over(self.searched, [query.query_id for query in part.queries])
         self.depth = max(config.depth, *(measure.cutoff or 0 for measure in config.all_measures()))
 
@@ -166,6 +167,11 @@ class _Judging:
         groups = {query.query_id: str(query.metadata["_group"]) for query in self.part.queries}
         queries = {query.query_id: query for query in self.part.queries}
         return Asked(queries, self.part.qrels, documents, slices, groups, truncated)
+
+    def searches(self) -> dict[str, dict[str, Any]]:
+        """The measured recall of each contender whose search is approximate."""
+        found = {name: [part.facts() for part in c.system.parts] for name, c in self.contenders.items()}
+        return {name: facts[0] for name, facts in found.items() if facts and facts[0]}
 
     def languages(self) -> list[dict[str, Any]]:
         """Each pair of languages with the values of each contender; empty where there is one pair."""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from closecall.approximate import EXACT, SearchConfig, open_index
 from closecall.bm25 import Bm25Index
 from closecall.cross_encoder import CrossEncoderScorer
 from closecall.encoder import Encoder, encode_alone
@@ -49,6 +51,9 @@ class Searched:
     """The corpus as every system needs it."""
 
     documents: Sequence[Document]
+    search: SearchConfig = EXACT
+    indexes: Path | None = None
+    """Where approximate indexes are kept."""
 
     @cached_property
     def doc_ids(self) -> list[str]:
@@ -83,6 +88,7 @@ class Dense:
     dimensions: int | None = None
     quantise: Quantise | None = None
     rescore: int = 4
+    _opened: ExactIndex | None = field(default=None, init=False, repr=False)
 
     def search(self, queries: Sequence[Query], depth: int, only: Rows | None = None, fresh: bool = False) -> Hits:
         """By cosine; of quantised vectors, `rescore` times as many are fetched and scored again in float32."""
@@ -93,7 +99,7 @@ class Dense:
             vectors = self.store.get(self.encoder, texts, "query", f"{len(texts):,} queries ({self.label})")
         vectors = cut(vectors, self.dimensions)
         if only is None:
-            return self.index.search(vectors, depth)
+            return self._approximate(vectors, depth).search(vectors, depth)
         hits = self._index(self.documents[only], [self.corpus.doc_ids[row] for row in only]).search(vectors, depth)
         return Hits(only[hits.rows], hits.scores)
 
@@ -107,6 +113,19 @@ class Dense:
     def index(self) -> ExactIndex | QuantisedIndex:
         """Over the whole corpus."""
         return self._index(self.documents, self.corpus.doc_ids)
+
+    def _approximate(self, queries: Vectors, depth: int) -> ExactIndex | QuantisedIndex:
+        """The index that the config asks for, its recall measured with the first queries that are searched."""
+        corpus = self.corpus
+        if corpus.search.kind == "exact" or self.quantise is not None:
+            return self.index
+        if self._opened is None:
+            self._opened = open_index(self.documents, corpus.doc_ids, corpus.search, corpus.indexes, queries, depth)
+        return self._opened
+
+    def facts(self) -> dict[str, Any]:
+        """The measured recall of an approximate search; nothing where it is exact."""
+        return {} if self._opened is None else self._opened.facts()
 
     def _index(self, vectors: Vectors, doc_ids: Sequence[str]) -> ExactIndex | QuantisedIndex:
         exact = ExactIndex(vectors, doc_ids)

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from closecall.approximate import EXACT, SearchConfig
 from closecall.config import ConfigPath, Settings
 from closecall.cross_encoder import CrossEncoderConfig
 from closecall.encoder import ModelConfig, ModelName
@@ -124,6 +125,7 @@ class MiningConfig(Settings):
         (SourceConfig(source="dense"), SourceConfig(source="judged")),
         description="where candidates come from, at least one; one found by several is one candidate",
     )
+    search: SearchConfig = Field(EXACT, description="how dense sources search; exact by default")
     negatives: int = Field(4, ge=1, description="hard negatives per (query, positive)")
     depth: int = Field(50, ge=1, description="candidates per query and source before filters")
     max_depth: int = Field(

@@ -8,11 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from closecall.approximate import open_index
 from closecall.encoding import Vectors
 from closecall.errors import DataError
 from closecall.records import Document, Run
@@ -57,6 +59,8 @@ class Outside:
     """Document and query vectors, unit rows."""
     runs: Mapping[str, Run] = field(default_factory=dict)
     guide: Guide | None = None
+    indexes: Path | None = None
+    """Where approximate indexes are kept."""
 
 
 class Miner:
@@ -74,7 +78,7 @@ class Miner:
         _check_dimensions(query_vectors, document_vectors)
         self.part, self.config, self.query_vectors = part, config, query_vectors
         self.outside = outside or Outside()
-        self.index = ExactIndex(document_vectors, [document.doc_id for document in documents])
+        self.index = self._index(documents, document_vectors, query_vectors)
         self.known = known_documents(part, documents)
         self.overlap = WordOverlap(documents, self.known)
         self.hashes = _hashes([query.query_id for query in part.queries])
@@ -286,8 +290,11 @@ class Miner:
         if config.model is None:
             return DenseSource(self.index, self.query_vectors)
         document_vectors, query_vectors = self.outside.dense[label]
-        index = ExactIndex(document_vectors, [document.doc_id for document in documents])
-        return DenseSource(index, query_vectors)
+        return DenseSource(self._index(documents, document_vectors, query_vectors), query_vectors)
+
+    def _index(self, documents: Sequence[Document], vectors: Vectors, queries: Vectors) -> ExactIndex:
+        doc_ids = [document.doc_id for document in documents]
+        return open_index(vectors, doc_ids, self.config.search, self.outside.indexes, queries, self.config.depth)
 
     def _pairs(self, documents: Sequence[Document]) -> Pairs:
         """Every (query, positive), in the order of the file, with the scores of base model and guide."""

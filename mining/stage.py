@@ -120,6 +120,7 @@ def make_miner(corpus: Corpus, part: Part, encoder: Encoder, store: VectorStore,
         {source.label: vectors(load_encoder(source.model), source.label) for source in config.sources if source.model},
         {source.label: read_run(source.run) for source in config.sources if source.run},
         _guide(config.guide, texts, queries, vectors, store.folder.with_name("guide") / "scores.sqlite"),
+        store.folder.with_name("indexes"),
     )
     return Miner(corpus.documents, document_vectors, part, query_vectors, config, outside)
 
