@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from closecall.errors import ModelError
 from closecall.manifest import sha256_json
 from closecall.models import check_model_folder, folder_sha256, folder_state, resolve_model
 from closecall.precision import Precision, encoding_precision, likely_device
+from closecall.processes import helpers, rank, share
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer
@@ -109,6 +111,9 @@ class TextEncoder:
     fingerprint: str
     weights_sha256: str
 
+    in_memory = False
+    """Whether it is a state of a training, which no other process can load."""
+
     def __init__(self, folder: Path, config: ModelConfig) -> None:
         self.folder, self.config = folder, config
         self.weights_sha256 = check_model_folder(folder, config.model_sha256)
@@ -122,6 +127,7 @@ class TextEncoder:
         """An encoder around a model in memory that changes while it trains; the caller names its state."""
         encoder = cls.__new__(cls)
         encoder.config, encoder.fingerprint, encoder.weights_sha256 = config, fingerprint, ""
+        encoder.in_memory = True
         encoder.precision = encoding_precision(config.precision, str(model.device))
         encoder.__dict__["model"] = model
         return encoder
@@ -184,6 +190,35 @@ class TextEncoder:
 def encode_alone(encoder: Encoder, texts: Sequence[str], role: Role) -> Vectors:
     """The vectors of a few texts as quickly as a service would give them, for timing."""
     return encoder.encode_alone(texts, role) if isinstance(encoder, TextEncoder) else encoder.encode(texts, role)
+
+
+def encode_blocks(encoder: Encoder, blocks: Sequence[Sequence[str]], role: Role) -> list[Vectors]:
+    """The vectors of each block of texts, a block for each process of the job that waits for work.
+
+    A model that is only in memory, and a service, encode in this process alone.
+    """
+    if helpers() and isinstance(encoder, TextEncoder) and not encoder.in_memory:
+        what = (encoder.folder, encoder.config, encoder.fingerprint)
+        _loaded[encoder.fingerprint] = encoder
+        return share(_encode_block, [(what, block, role) for block in blocks])
+    return [encoder.encode(block, role) for block in blocks]
+
+
+_loaded: dict[str, TextEncoder] = {}
+"""Encoders of shared blocks, by fingerprint."""
+
+
+def _encode_block(what: tuple[Path, ModelConfig, str], texts: Sequence[str], role: Role) -> Vectors:
+    folder, config, fingerprint = what
+    if fingerprint not in _loaded:
+        found = TextEncoder(folder, config)
+        if found.fingerprint != fingerprint:
+            raise ModelError(
+                f"process {rank()} on {socket.gethostname()}: {folder} is another model, or encodes in another "
+                "precision, than in process 0; give all processes the same folder, and set model.precision"
+            )
+        _loaded[fingerprint] = found
+    return _loaded[fingerprint].encode(texts, role)
 
 
 def load_encoder(config: ModelConfig) -> TextEncoder:

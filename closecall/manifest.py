@@ -106,11 +106,11 @@ def writing(
 
 def artifact_key(stage: str, inputs: Mapping[str, str], config: Mapping[str, Any]) -> str:
     """The hash of everything that decides an artifact's content: stage, format, code, inputs and config."""
-    return sha256_json([stage, FORMAT, _code_sha256(), dict(inputs), dict(config)])
+    return sha256_json([stage, FORMAT, code_sha256(), dict(inputs), dict(config)])
 
 
 @cache
-def _code_sha256() -> str:
+def code_sha256() -> str:
     """A hash of closecall's own sources: what other code wrote is never taken for up to date."""
     root = Path(__file__).resolve().parent.parent
     patterns = ("*.py", "templates/*.j2")

@@ -21,8 +21,8 @@ from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dat
 from closecall.effect import precision_effect
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.errors import ArtifactError, DataError
-from closecall.manifest import Artifact, artifact_key
-from closecall.processes import by_main, rank
+from closecall.manifest import Artifact, artifact_key, code_sha256, sha256_json
+from closecall.processes import by_main, rank, same_everywhere
 from closecall.progress import say
 from closecall.split import make_split, plan_split, read_part, summary
 from closecall.vectors import VectorStore
@@ -114,6 +114,8 @@ class Experiment:
 
         Of several processes of one job the first one holds it for all.
         """
+        mine = {"config": sha256_json(self.config.resolved()), "closecall": code_sha256()}
+        same_everywhere(mine | ({"corpus": self._corpus.sha256} if self._corpus else {}))
         by_main(self._acquire)
         try:
             yield
@@ -143,6 +145,7 @@ class Experiment:
     def split(self) -> Artifact:
         """Divide the judged queries; a split on disk is frozen, and kept or extended."""
         dataset = load_dataset(self.config.data)
+        same_everywhere({"dataset": dataset.sha256})
         for note in dataset.notes:
             say(f"data: {note}")
         self._check_columns(dataset)

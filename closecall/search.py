@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import numpy.typing as npt
 
 from closecall.encoding import Vectors
 from closecall.errors import DataError
+from closecall.processes import helpers, share
 from closecall.records import Run, ScoredDoc
 
 if TYPE_CHECKING:
@@ -60,6 +63,7 @@ class ExactIndex:
         if not np.isfinite(vectors @ np.ones(vectors.shape[1], dtype=np.float32)).all():
             raise ValueError("a document vector is not finite; it would be ranked anywhere")
         self.doc_ids, self._vectors = doc_ids, np.asarray(vectors)
+        self._shared: list[_Shard] | None = None
         order = np.argsort(np.asarray(doc_ids, dtype=object), kind="stable")
         self.id_rank = np.empty(len(order), dtype=np.int32)
         """int32 (n_documents,): the place of each document in the order of ids, which decides ties."""
@@ -107,17 +111,28 @@ class ExactIndex:
         selection: FAISS's flat index takes 2.5 times as long on a CPU with AVX512 (10,000 queries x 100,000 documents x
         384, two cores; `tests/bench/evaluation-speed.md`).
         """
-        import torch
+        shards = self._shards()
+        if shards is None:
+            best = _nearest(self._vectors, queries, depth)
+        else:
+            best = _merged(share(_search_shard, [(shard, queries, depth) for shard in shards]), depth)
+        return rounded(best[0]), best[1]
 
-        best = torch.empty((len(queries), 0)), torch.empty((len(queries), 0), dtype=torch.int64)
-        for start in range(0, len(self), DOCUMENTS_AT_ONCE):
-            documents = _tensor(self._vectors[start : start + DOCUMENTS_AT_ONCE])
-            found = [_top(_tensor(part) @ documents.T, depth) for part in _blocks(queries)]
-            scores = torch.cat([best[0], torch.cat([values for values, _ in found])], dim=1)
-            rows = torch.cat([best[1], torch.cat([rows for _, rows in found]) + start], dim=1)
-            kept = torch.topk(scores, min(depth, scores.shape[1]), dim=1)
-            best = kept.values, rows.gather(1, kept.indices)
-        return rounded(best[0].numpy()), best[1].numpy()
+    def _shards(self) -> list[_Shard] | None:
+        """Where several processes wait for work and there are blocks for them: what each searches, which it then has.
+
+        Blocks are those of one process, so that every score has the same last bit.
+        """
+        if not helpers() or len(self) <= DOCUMENTS_AT_ONCE:
+            return None
+        if self._shared is None or self._shared[0].index not in _held:
+            blocks = np.array_split(np.arange(0, len(self), DOCUMENTS_AT_ONCE), helpers() + 1)
+            starts = [int(block[0]) if len(block) else len(self) for block in blocks]
+            name = str(uuid.uuid4())
+            self._shared = [_Shard(name, start) for start in starts]
+            parts = [self._vectors[start:end] for start, end in pairwise([*starts, len(self)])]
+            share(_hold_shard, list(zip(self._shared, parts, strict=True)))
+        return self._shared
 
     def _by_id_in_ties(
         self, scores: npt.NDArray[np.float64], rows: npt.NDArray[np.int64]
@@ -138,6 +153,63 @@ class ExactIndex:
             part = slice(start, start + SCORED_AT_ONCE)
             np.einsum("nd,nd->n", queries[query_rows[part]], self._vectors[doc_rows[part]], out=result[part])
         return rounded(result)
+
+
+Best = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+"""Scores and rows, both (n_queries, up to depth), scores descending."""
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A part of the documents that one process searches."""
+
+    index: str
+    start: int
+    """Row of its first document in the corpus."""
+
+
+_held: dict[str, Vectors] = {}
+"""The shards of this process by index, those of the last two: base and tuned are searched in turn."""
+HELD_INDEXES = 2
+
+
+def _hold_shard(shard: _Shard, vectors: Vectors) -> None:
+    while len(_held) >= HELD_INDEXES:
+        del _held[next(iter(_held))]
+    _held[shard.index] = vectors
+
+
+def _search_shard(shard: _Shard, queries: Vectors, depth: int) -> Best:
+    scores, rows = _nearest(_held[shard.index], queries, depth)
+    return scores, rows + shard.start
+
+
+def _merged(found: Sequence[Best], depth: int) -> Best:
+    """The best of several shards."""
+    import torch
+
+    scores = torch.cat([torch.from_numpy(part[0]) for part in found], dim=1)
+    rows = torch.cat([torch.from_numpy(part[1]) for part in found], dim=1)
+    kept = torch.topk(scores, min(depth, scores.shape[1]), dim=1)
+    return kept.values.numpy(), rows.gather(1, kept.indices).numpy()
+
+
+def _nearest(vectors: Vectors, queries: Vectors, depth: int) -> Best:
+    """The best of these vectors, block by block; on a GPU where there is one."""
+    import torch
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    asked = [_tensor(part).to(device) for part in _blocks(queries)]
+    scores = torch.empty((len(queries), 0), device=device)
+    rows = torch.empty((len(queries), 0), dtype=torch.int64, device=device)
+    for start in range(0, len(vectors), DOCUMENTS_AT_ONCE):
+        documents = _tensor(vectors[start : start + DOCUMENTS_AT_ONCE]).to(device)
+        found = [_top(part @ documents.T, depth) for part in asked]
+        scores = torch.cat([scores, torch.cat([values for values, _ in found])], dim=1)
+        rows = torch.cat([rows, torch.cat([rows for _, rows in found]) + start], dim=1)
+        kept = torch.topk(scores, min(depth, scores.shape[1]), dim=1)
+        scores, rows = kept.values, rows.gather(1, kept.indices)
+    return scores.cpu().numpy(), rows.cpu().numpy()
 
 
 def _blocks(queries: Vectors) -> Iterator[Vectors]:

@@ -18,10 +18,11 @@ import numpy as np
 import numpy.typing as npt
 from filelock import FileLock, Timeout
 
-from closecall.encoder import Encoder
+from closecall.encoder import Encoder, encode_blocks
 from closecall.encoding import Role, Vectors
 from closecall.errors import ArtifactError, ModelError
 from closecall.manifest import sha256_json
+from closecall.processes import helpers
 from closecall.progress import progress, say
 from closecall.segments import Keys, Segment, block_ends, keys_of
 
@@ -184,11 +185,14 @@ class Shelf:
             jobs += [(segment, number, rest[segment.block(number)]) for number in range(len(segment.ends))]
         total = sum(len(rows) for _, _, rows in jobs)
         with progress(f"encode {label}", total) as advance:
-            for segment, number, rows in jobs:
-                vectors = encoder.encode([texts[row] for row in rows.tolist()], role)
-                _check_width(vectors, segment)
-                segment.write(number, vectors)
-                advance(len(rows))
+            step = helpers() + 1
+            for start in range(0, len(jobs), step):
+                chosen = jobs[start : start + step]
+                blocks = [[texts[row] for row in rows.tolist()] for _, _, rows in chosen]
+                for (segment, number, rows), vectors in zip(chosen, encode_blocks(encoder, blocks, role), strict=True):
+                    _check_width(vectors, segment)
+                    segment.write(number, vectors)
+                    advance(len(rows))
         return total
 
     def _new(self, keys: Keys, texts: Sequence[str], rows: Rows, dimension: int) -> Segment:
