@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PACKAGES := closecall mining finetune eval
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-slow lint clean
 
 demo: .venv/demo.stamp
 	$(BIN)/closecall demo
@@ -11,6 +11,9 @@ demo: .venv/demo.stamp
 test: .venv/test.stamp
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto --dist loadfile
 	$(MAKE) lint
+
+test-slow: .venv/test.stamp
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "slow or not slow" --numprocesses auto --dist loadfile
 
 lint: .venv/test.stamp
 	$(BIN)/ruff check .

@@ -179,7 +179,7 @@ def test_an_artifact_of_other_inputs_or_settings_is_not_up_to_date(folder, input
 
 def test_an_artifact_of_another_code_version_is_not_up_to_date(folder, monkeypatch):
     write(folder)
-    monkeypatch.setattr(manifest_module, "_code_sha256", lambda: "another")
+    monkeypatch.setattr(manifest_module, "code_sha256", lambda: "another")
     assert up_to_date(folder, "mine", {"corpus": "c1"}, {"depth": 5}) is None
 
 

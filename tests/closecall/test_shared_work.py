@@ -166,6 +166,7 @@ def test_processes_with_other_settings_are_refused_in_all_of_them(together):
         assert "has another config than process 0 on " in found["configs"]
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_ends_the_job_and_costs_the_blocks_in_work_alone(alone, tiny_model, tmp_path):
     codes, found = launched("die", tiny_model, tmp_path)
     assert codes == [0, 3]
@@ -212,6 +213,7 @@ def two_hosts():
             ip("netns", "del", name, check=False)
 
 
+@pytest.mark.slow
 def test_two_hosts_encode_and_search_the_bytes_of_one(alone, two_hosts, tiny_model, tmp_path):
     hosts = [
         (*host, "env", f"GLOO_SOCKET_IFNAME=cc-{name}") for host, name in zip(two_hosts, ("one", "two"), strict=True)

@@ -253,6 +253,7 @@ def test_a_run_in_two_processes_is_that_of_one(toy):
     assert done.stderr.count("split: train") == 1
 
 
+@pytest.mark.slow
 def test_a_cached_training_in_two_processes_is_that_of_one(toy):
     config, folder, experiment = toy
     settings = ["finetune.mini_batch_size=3", f"finetune.directions={list(ALL)}"]
