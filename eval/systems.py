@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from closecall.bm25 import Bm25Index
+from closecall.corpus import Texts, ids_of
 from closecall.cross_encoder import CrossEncoderScorer
 from closecall.encoder import Encoder, Vectors
 from closecall.records import Document, Query, Run
@@ -52,12 +53,12 @@ class Searched:
     @cached_property
     def doc_ids(self) -> list[str]:
         """Of each document."""
-        return [document.doc_id for document in self.documents]
+        return ids_of(self.documents)
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> Sequence[str]:
         """What is encoded of each document."""
-        return [document.full_text for document in self.documents]
+        return Texts(self.documents)
 
     @cached_property
     def id_rank(self) -> npt.NDArray[np.int32]:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from closecall.corpus import by_id
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, Role, TextEncoder, load_encoder
 from closecall.errors import ConfigError
@@ -112,7 +113,7 @@ class _Stage:
     ) -> None:
         self.corpus, self.encoder, self.tuned, self.store, self.config = corpus, encoder, tuned, store, config
         self.dev = DevSet(read_part(split, "dev"), corpus.documents, Measure.parse(config.dev_measure))
-        documents = {document.doc_id: document for document in corpus.documents}
+        documents = by_id(corpus.documents)
         self.builder = BatchBuilder(read_triples(mined), read_part(split, "train"), documents, config.negatives)
         self.precision = resolved_precision(config.precision, tuned.model.device)
         self.base_dev, self.steps = 0.0, 0

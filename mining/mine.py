@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from closecall.corpus import ids_of
 from closecall.encoder import Vectors
 from closecall.errors import DataError
 from closecall.records import Document, Run
@@ -74,7 +75,7 @@ class Miner:
         _check_dimensions(query_vectors, document_vectors)
         self.part, self.config, self.query_vectors = part, config, query_vectors
         self.outside = outside or Outside()
-        self.index = ExactIndex(document_vectors, [document.doc_id for document in documents])
+        self.index = ExactIndex(document_vectors, ids_of(documents))
         self.known = known_documents(part, documents)
         self.overlap = WordOverlap(documents, self.known)
         self.hashes = _hashes([query.query_id for query in part.queries])
@@ -257,7 +258,7 @@ class Miner:
     @cached_property
     def document_hashes(self) -> npt.NDArray[np.uint64]:
         """uint64 (n_documents,): a hash of each id."""
-        return _hashes([document.doc_id for document in self.pairs.documents])
+        return _hashes(ids_of(self.pairs.documents))
 
     def _settle(self, queries: Integers, rows: Integers, outcome: Outcomes) -> None:
         """Count what was kept for good: once per query, however many positives it is kept for."""
@@ -286,7 +287,7 @@ class Miner:
         if config.model is None:
             return DenseSource(self.index, self.query_vectors)
         document_vectors, query_vectors = self.outside.dense[label]
-        index = ExactIndex(document_vectors, [document.doc_id for document in documents])
+        index = ExactIndex(document_vectors, ids_of(documents))
         return DenseSource(index, query_vectors)
 
     def _pairs(self, documents: Sequence[Document]) -> Pairs:
