@@ -100,12 +100,17 @@ class Index:
     def __init__(self) -> None:
         self._text = bytearray()
         self._columns = {name: array("q") for name in ("end", "hash", "start", "size", "line")}
+        self._append = tuple(column.append for column in self._columns.values())
 
     def add(self, name: str, line: int, start: int, size: int) -> None:
         """One record more: its id and its place."""
         self._text += name.encode("utf-8")
-        for column, value in zip(self._columns, (len(self._text), hash(name), start, size, line), strict=True):
-            self._columns[column].append(value)
+        end, code, first, length, number = self._append
+        end(len(self._text))
+        code(hash(name))
+        first(start)
+        length(size)
+        number(line)
 
     def column(self, name: str) -> Integers:
         """int64 (n_records,): ends of ids in their text, hashes, starts and sizes in bytes, or line numbers."""

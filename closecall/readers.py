@@ -314,6 +314,7 @@ def value_fault(item: Item) -> str | None:
 
 
 def id_fault(id_key: str, raw: object, item: Item) -> str:
+    """What is wrong with the id of a record."""
     if id_key not in item.value:
         return f'no "{id_key}" (found: {some(item.value, 8) or "nothing"}); add it or rename the field that holds it'
     if isinstance(raw, str):

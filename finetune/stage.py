@@ -163,7 +163,7 @@ class _Stage:
         self.probe = probe
         return curves
 
-    def _dev_texts(self) -> list[tuple[list[str], Role]]:
+    def _dev_texts(self) -> list[tuple[Sequence[str], Role]]:
         return [(self.dev.document_texts(), "document"), (self.dev.query_texts(), "query")]
 
     def _prepare_batches(self) -> Rows | None:

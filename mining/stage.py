@@ -124,8 +124,8 @@ def make_miner(corpus: Corpus, part: Part, encoder: Encoder, store: VectorStore,
 
 def _guide(
     config: GuideConfig | None,
-    texts: list[str],
-    queries: list[str],
+    texts: Sequence[str],
+    queries: Sequence[str],
     vectors: Callable[[Encoder, str], tuple[Vectors, Vectors]],
     cache: Path,
 ) -> Guide | None:
@@ -164,6 +164,5 @@ def mined_page(stats: dict[str, Any], folder: Path, corpus: Corpus, encoder: Enc
 
 def train_slices(part: Part, corpus: Corpus, config: MiningConfig) -> list[Slice]:
     """The slices of the training queries."""
-    judged = {judgment.doc_id for judgment in part.qrels.judgments()}
     documents = by_id(corpus.documents)
     return find_slices(SliceSource(part.queries, part.qrels, documents), config.slice_by)
