@@ -1,8 +1,8 @@
 """The documents of a JSONL file as a sequence that stays on disk: a line is parsed when its document is asked for.
 
-What grows with the corpus is an index in arrays, about 40 bytes and the id per document (1 GB for 20 million); while
-the file is checked, about 30 bytes more. A compressed file is unpacked once per process into an unnamed temporary
-file (TMPDIR), which the system removes when the process ends.
+What grows with the corpus is an index in arrays: about 40 bytes and the id per document, and at most 130 bytes in all
+while the file is checked (measured on 1 million documents). A compressed file is unpacked once per process into an
+unnamed temporary file (TMPDIR), which the system removes when the process ends.
 """
 
 from __future__ import annotations
