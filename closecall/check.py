@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from closecall.assign import Assignment
+from closecall.corpus import Texts
 from closecall.dataset import Dataset
 from closecall.encoder import Encoder
 from closecall.encoding import Role
@@ -25,7 +26,7 @@ def describe(dataset: Dataset, encoder: Encoder) -> dict[str, Any]:
     qrels = dataset.qrels
     grades = Counter(judgment.relevance for judgment in qrels.judgments())
     positives = [len(qrels.positives(query.query_id)) for query in dataset.queries]
-    documents = [document.full_text for document in dataset.documents]
+    documents = Texts(dataset.documents)
     queries = [query.text for query in dataset.queries]
     return {
         "documents": len(documents),

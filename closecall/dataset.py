@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,11 +13,13 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from closecall.config import ConfigPath, Settings, usable_path
+from closecall.corpus import Documents
+from closecall.corpus_file import CorpusFile, read_corpus_file
 from closecall.errors import DataError, fault_list
 from closecall.judged import read_judged
 from closecall.manifest import sha256_file, sha256_json
 from closecall.readers import Item, Records, read_jsonl, read_records, resolve, text_fault
-from closecall.records import Document, Qrels, Query
+from closecall.records import Qrels, Query
 from closecall.references import JudgmentFile, grade_faults, judgment_notes, reference_faults, split_faults
 from closecall.reviewed import read_reviewed, with_reviewed
 from closecall.text import normalise
@@ -60,7 +61,7 @@ class DataConfig(Settings):
 class Corpus:
     """All documents with a text. Reading it opens neither queries nor qrels."""
 
-    documents: tuple[Document, ...]
+    documents: Documents
     """In the order of the file."""
     notes: tuple[str, ...]
     """What was merged, dropped or is odd, for people."""
@@ -74,7 +75,7 @@ class Corpus:
 class Dataset:
     """Documents, queries and judgments that fit together."""
 
-    documents: tuple[Document, ...]
+    documents: Documents
     """All documents with a text, in the order of the file."""
     queries: tuple[Query, ...]
     """All queries, judged or not, in the order of the file."""
@@ -104,7 +105,7 @@ class Dataset:
 class _Reading:
     """What was read so far, and all that is wrong with it."""
 
-    corpus: Records[Document] | None = None
+    corpus: CorpusFile | None = None
     queries: Records[Query] | None = None
     judgments: list[JudgmentFile] = field(default_factory=list)
     reviewed: list[JudgmentFile] = field(default_factory=list)
@@ -137,17 +138,17 @@ def load_corpus(data: DataConfig) -> Corpus:
     file = reading.corpus.path
     if reading.faults:
         raise DataError(fault_list(str(file), reading.faults))
-    return Corpus(tuple(reading.corpus.rows.values()), tuple(reading.notes), file, _content_hash([file]))
+    return Corpus(reading.corpus.documents, tuple(reading.notes), file, _content_hash([file]))
 
 
-def load_documents(path: Path) -> list[Document]:
+def load_documents(path: Path) -> Documents:
     """The documents of a file alone. Raises one DataError with all faults."""
     reading = _Reading()
     _read_documents(reading, path)
     if reading.faults:
         raise DataError(fault_list(str(path), reading.faults))
     assert reading.corpus is not None
-    return list(reading.corpus.rows.values())
+    return reading.corpus.documents
 
 
 def load_queries(path: Path) -> list[Query]:
@@ -181,37 +182,10 @@ def _read_corpus(reading: _Reading, data: DataConfig) -> None:
 
 
 def _read_documents(reading: _Reading, path: Path) -> None:
-    items, faults = read_jsonl(path)
-    records = read_records(path, items, "_id", _document)
-    reading.empty = {
-        doc_id: records.lines[doc_id] for doc_id, row in records.rows.items() if not normalise(row.full_text)
-    }
-    for doc_id in reading.empty:
-        del records.rows[doc_id]
-    reading.corpus = records
-    reading.faults += faults + records.faults
-    reading.notes += records.notes
-    if reading.empty:
-        reading.notes.append(f"{path.name}: {len(reading.empty):,} documents without text were dropped")
-    reading.notes += _shared_text_note(path, records.rows.values())
-    if not records.rows and not faults and not records.faults:
-        reading.faults.append(f"{path}: holds no documents with a text; expected lines of _id, title, text")
-
-
-def _document(doc_id: str, item: Item) -> Document | str:
-    metadata = {key: value for key, value in item.value.items() if key not in ("_id", "title", "text")}
-    text, title = item.value.get("text"), item.value.get("title")
-    if fault := text_fault("text", item) or (title is not None and text_fault("title", item)):
-        return fault
-    return Document(doc_id, str(text), "" if title is None else str(title), metadata)
-
-
-def _shared_text_note(path: Path, documents: Iterable[Document]) -> list[str]:
-    counts = Counter(normalise(document.full_text) for document in documents)
-    shared = [count for count in counts.values() if count > 1]
-    share = sum(shared) / max(1, counts.total())
-    many = f"{sum(shared):,} of {counts.total():,} documents ({share:.1%}) have the text of another id"
-    return [f"{path.name}: {many} ({len(shared):,} different texts)"] if shared else []
+    found = read_corpus_file(path)
+    reading.corpus, reading.empty = found, found.empty
+    reading.faults += found.faults
+    reading.notes += found.notes
 
 
 def _read_queries(reading: _Reading, given: Path) -> None:
@@ -304,7 +278,7 @@ def _dataset(reading: _Reading, data: DataConfig) -> Dataset:
     notes = [*reading.notes, *judgment_notes(queries, qrels, dropped)]
     judged_in = (*reading.judgments, *reading.reviewed)
     files = list(dict.fromkeys([reading.corpus.path, reading.queries.path, *(file.path for file in judged_in)]))
-    documents = tuple(reading.corpus.rows.values())
+    documents = reading.corpus.documents
     hashes = (_content_hash(files), _content_hash([reading.corpus.path]))
     return Dataset(documents, queries, qrels, own, tuple(notes), tuple(files), *hashes)
 

@@ -17,6 +17,7 @@ from pydantic import Field
 from closecall.assign import Assignment, SplitConfig
 from closecall.check import describe, describe_split
 from closecall.config import ConfigPath, Settings, override, read_yaml, validate
+from closecall.corpus import by_id
 from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dataset
 from closecall.effect import precision_effect
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
@@ -98,7 +99,7 @@ class Experiment:
         from eval.statistics import smallest_resolvable_gain
 
         queries = [query for query in dataset.queries if assignment.part.get(query.query_id) == "test"]
-        documents = {document.doc_id: document for document in dataset.documents}
+        documents = by_id(dataset.documents)
         slices = find_slices(SliceSource(queries, dataset.qrels, documents), self.config.eval.slice_by)
         groups = len({assignment.group[query.query_id] for query in queries})
         gain = smallest_resolvable_gain(ASSUMED_SPREAD, groups, confidence=self.config.eval.confidence)
@@ -208,7 +209,7 @@ class Experiment:
         from mining.export import export
 
         mined = self._mined(self._frozen_split())
-        documents = {document.doc_id: document for document in self.corpus.documents}
+        documents = by_id(self.corpus.documents)
         place = folder or self.output / "export" / form
         return by_main(lambda: export(read_triples(mined), form, place, negatives, documents, mined.key))
 

@@ -28,6 +28,15 @@ class Item(NamedTuple):
     value: dict[str, object]
 
 
+class Line(NamedTuple):
+    """A line of a text file: its number from 1, its text, and where its bytes are."""
+
+    number: int
+    text: str
+    start: int
+    size: int
+
+
 @dataclass
 class Records(Generic[Record]):
     """What a file of documents or queries holds, and what is wrong or odd in it."""
@@ -87,16 +96,25 @@ def resolve(path: Path) -> Path:
 
 def open_lines(path: Path) -> Iterator[tuple[int, str]]:
     """Line number (from 1) and text of each line of a UTF-8 file, gzip if named `.gz`, without BOM and line end."""
-    number = 0
+    return ((line.number, line.text) for line in placed_lines(path))
+
+
+def placed_lines(path: Path, copy: BinaryIO | None = None) -> Iterator[Line]:
+    """As `open_lines`, with the place of each line in the (unpacked) file, all of which is written to `copy`."""
+    number = start = 0
     try:
         # Opened through open() in both cases, so that the raw file is closed even if the gzip header is bad.
         with open(path, "rb") as raw:
             stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if path.suffix == ".gz" else raw
             for chunk in stream:
-                for line in chunk.splitlines():  # bytes break at \n, \r\n and \r alone, text would at U+2028 too
+                if copy is not None:
+                    copy.write(chunk)
+                # Bytes break at \n, \r\n and \r alone, text would at U+2028 too.
+                for line in chunk.splitlines(keepends=True):
                     number += 1
-                    text = _decoded(path, number, line)
-                    yield number, text.removeprefix("\ufeff") if number == 1 else text
+                    text = _decoded(path, number, line.rstrip(b"\r\n"))
+                    yield Line(number, text.removeprefix("\ufeff") if number == 1 else text, start, len(line))
+                    start += len(line)
     except gzip.BadGzipFile as error:
         raise DataError(f"{path} is no gzip file ({error}); compress it, or name it without .gz") from error
     except (EOFError, zlib.error) as error:
@@ -134,27 +152,34 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_
 
 def read_jsonl(path: Path) -> tuple[list[Item], list[str]]:
     """The objects of a JSONL file, and the faults of the lines that are none. Blank lines are skipped."""
-    items: list[Item] = []
     faults: list[str] = []
-    for number, line in open_lines(path):
-        if not (content := line.strip()):
+    return [item for _, item in stream_jsonl(path, placed_lines(path), faults)], faults
+
+
+def stream_jsonl(path: Path, lines: Iterable[Line], faults: list[str]) -> Iterator[tuple[Line, Item]]:
+    """Each object of a JSONL file with its line; faults of lines that hold none are added to `faults`."""
+    first = True
+    for line in lines:
+        if not (content := line.text.strip()):
             continue
-        if not items and not faults and (content.startswith("[") or content == "{"):
+        where = f"{path} line {line.number}"
+        if first and (content.startswith("[") or content == "{"):
             found = "one JSON list" if content.startswith("[") else "one object over several lines"
-            return [], [f"{path} line {number}: the file is {found}; write each object on a line of its own (JSONL)"]
+            faults.append(f"{where}: the file is {found}; write each object on a line of its own (JSONL)")
+            return
+        first = False
         try:
             value = _DECODER.decode(content)
         except json.JSONDecodeError as error:
-            column = error.pos + 1 + len(line) - len(line.lstrip())
-            faults.append(f"{path} line {number} column {column}: not valid JSON, {error.msg}; mend or drop the line")
+            column = error.pos + 1 + len(line.text) - len(line.text.lstrip())
+            faults.append(f"{where} column {column}: not valid JSON, {error.msg}; mend or drop the line")
         except (ValueError, RecursionError) as error:
-            faults.append(f"{path} line {number}: {error}")
+            faults.append(f"{where}: {error}")
         else:
             if isinstance(value, dict):
-                items.append(Item(number, value))
+                yield line, Item(line.number, value)
             else:
-                faults.append(f"{path} line {number}: {kind(value)}, not an object; write {{...}} on each line")
-    return items, faults
+                faults.append(f"{where}: {kind(value)}, not an object; write {{...}} on each line")
 
 
 class _Yaml(yaml.SafeLoader):
@@ -252,10 +277,10 @@ def read_records(
     for item in items:
         raw = item.value.get(id_key)
         if (record_id := id_of(raw)) is None:
-            records.faults.append(f"{path} line {item.line}: {_id_fault(id_key, raw, item)}")
+            records.faults.append(f"{path} line {item.line}: {id_fault(id_key, raw, item)}")
             continue
         numbers += not isinstance(raw, str)
-        made = _value_fault(item) or make(record_id, item)
+        made = value_fault(item) or make(record_id, item)
         first = records.lines.setdefault(record_id, item.line)
         if isinstance(made, str):
             records.faults.append(f"{path} line {item.line}: {made}")
@@ -273,8 +298,10 @@ def read_records(
     return records
 
 
-def _value_fault(item: Item) -> str | None:
+def value_fault(item: Item) -> str | None:
     """What makes a record unfit to be written as JSON: a date or bytes from YAML, half a surrogate pair."""
+    if all(type(value) is str and value.isascii() and key.isascii() for key, value in item.value.items()):
+        return None  # most lines: no need to try
     try:
         json.dumps(item.value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
@@ -285,7 +312,8 @@ def _value_fault(item: Item) -> str | None:
     return None
 
 
-def _id_fault(id_key: str, raw: object, item: Item) -> str:
+def id_fault(id_key: str, raw: object, item: Item) -> str:
+    """What is wrong with the id of a record."""
     if id_key not in item.value:
         return f'no "{id_key}" (found: {some(item.value, 8) or "nothing"}); add it or rename the field that holds it'
     if isinstance(raw, str):

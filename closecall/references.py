@@ -8,8 +8,9 @@ from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
+from closecall.corpus_file import CorpusFile
 from closecall.readers import Records, place, some
-from closecall.records import Document, Qrels, Query
+from closecall.records import Qrels, Query
 from closecall.text import normalise
 from closecall.trec import NumberedJudgment
 
@@ -26,7 +27,7 @@ class JudgmentFile(NamedTuple):
 
 def reference_faults(
     file: JudgmentFile,
-    corpus: Records[Document] | None,
+    corpus: CorpusFile | None,
     queries: Records[Query] | None,
 ) -> list[str]:
     """Faults of judgments on unknown ids. A file that could not be read is not asked."""

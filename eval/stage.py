@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from closecall.corpus import by_id
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, TextEncoder
 from closecall.leaks import texts_in_training
@@ -160,7 +161,7 @@ class _Judging:
         return {name: guarded(guard, before, run, self.config) for name, run in others.items()}
 
     def _asked(self) -> Asked:
-        documents = {document.doc_id: document for document in self.searched.documents}
+        documents = by_id(self.searched.documents)
         truncated = _truncated(documents, self.part, self.base)
         source = SliceSource(self.part.queries, self.part.qrels, documents, truncated)
         slices = find_slices(source, self.config.slice_by)

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from closecall.approximate import EXACT, SearchConfig, open_index
 from closecall.bm25 import Bm25Index
+from closecall.corpus import Texts, ids_of
 from closecall.cross_encoder import CrossEncoderScorer
 from closecall.encoder import Encoder, encode_alone
 from closecall.encoding import Vectors
@@ -58,12 +59,12 @@ class Searched:
     @cached_property
     def doc_ids(self) -> list[str]:
         """Of each document."""
-        return [document.doc_id for document in self.documents]
+        return ids_of(self.documents)
 
     @cached_property
-    def texts(self) -> list[str]:
+    def texts(self) -> Sequence[str]:
         """What is encoded of each document."""
-        return [document.full_text for document in self.documents]
+        return Texts(self.documents)
 
     @cached_property
     def id_rank(self) -> npt.NDArray[np.int32]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from closecall.corpus import Texts, ids_of
 from closecall.encoder import Encoder
 from closecall.encoding import Vectors
 from closecall.measures import Measure, per_query
@@ -40,14 +41,14 @@ class DevSet:
 
     def score(self, documents: Vectors, queries: Vectors) -> float:
         """The mean of the measure over the dev queries, in [0, 1]: exact search by these vectors."""
-        doc_ids = [document.doc_id for document in self.documents]
+        doc_ids = ids_of(self.documents)
         hits = ExactIndex(documents, doc_ids).search(queries, max(DEPTH, self.measure.cutoff or 0))
         run = as_run(hits, [query.query_id for query in self.part.queries], doc_ids)
         return per_query(self.part.qrels, run, [self.measure]).mean(self.measure)
 
-    def document_texts(self) -> list[str]:
+    def document_texts(self) -> Sequence[str]:
         """What is encoded of the documents, in their order."""
-        return [document.full_text for document in self.documents]
+        return Texts(self.documents)
 
     def query_texts(self) -> list[str]:
         """The texts of the dev queries, in their order."""
@@ -59,7 +60,7 @@ class DevSet:
         The vectors are those of the base. What only a tuned model would confuse is missing from the pool, so it ranks
         checkpoints among each other; whether one beats the base is decided on all documents.
         """
-        row = {document.doc_id: number for number, document in enumerate(self.documents)}
+        row = {doc_id: number for number, doc_id in enumerate(ids_of(self.documents))}
         chosen = dict.fromkeys(
             row[judgment.doc_id] for judgment in self.part.qrels.judgments() if judgment.doc_id in row
         )

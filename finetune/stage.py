@@ -10,6 +10,7 @@ from pathlib import Path
 
 from torch import Tensor
 
+from closecall.corpus import by_id
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, TextEncoder, load_encoder
 from closecall.encoding import Role
@@ -115,7 +116,7 @@ class _Stage:
     ) -> None:
         self.corpus, self.encoder, self.tuned, self.store, self.config = corpus, encoder, tuned, store, config
         self.dev = DevSet(read_part(split, "dev"), corpus.documents, Measure.parse(config.dev_measure))
-        documents = {document.doc_id: document for document in corpus.documents}
+        documents = by_id(corpus.documents)
         self.builder = BatchBuilder(read_triples(mined), read_part(split, "train"), documents, config.negatives)
         self.precision = resolved_precision(config.precision, str(tuned.model.device), "finetune.precision")
         self.base_dev, self.steps = 0.0, 0
@@ -162,7 +163,7 @@ class _Stage:
         self.probe = probe
         return curves
 
-    def _dev_texts(self) -> list[tuple[list[str], Role]]:
+    def _dev_texts(self) -> list[tuple[Sequence[str], Role]]:
         return [(self.dev.document_texts(), "document"), (self.dev.query_texts(), "query")]
 
     def _prepare_batches(self) -> Rows | None:

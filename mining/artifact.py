@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from closecall.corpus import ids_of
 from closecall.errors import ArtifactError
 from closecall.manifest import Artifact
 from closecall.records import Document, Query
@@ -212,7 +213,7 @@ class Pairs:
     @cached_property
     def doc_ids(self) -> pa.Array:
         """The ids of all documents."""
-        return pa.array([document.doc_id for document in self.documents], pa.string())
+        return pa.array(ids_of(self.documents), pa.string())
 
     @cached_property
     def query_ids(self) -> pa.Array:

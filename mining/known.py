@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from closecall.corpus import ids_of
 from closecall.records import Document
 from closecall.split import Part
 from closecall.text import normalise
@@ -105,7 +106,7 @@ def known_documents(part: Part, documents: Sequence[Document]) -> Known:
 def judged_rows(part: Part, documents: Sequence[Document]) -> dict[str, int]:
     """Row in the corpus of every judged document, by id; no table of the whole corpus is made."""
     judged = {judgment.doc_id for judgment in part.qrels.judgments()}
-    return {document.doc_id: row for row, document in enumerate(documents) if document.doc_id in judged}
+    return {doc_id: row for row, doc_id in enumerate(ids_of(documents)) if doc_id in judged}
 
 
 def _rows_by_text(

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from closecall.approximate import open_index
+from closecall.corpus import ids_of
 from closecall.encoding import Vectors
 from closecall.errors import DataError
 from closecall.records import Document, Run
@@ -261,7 +262,7 @@ class Miner:
     @cached_property
     def document_hashes(self) -> npt.NDArray[np.uint64]:
         """uint64 (n_documents,): a hash of each id."""
-        return _hashes([document.doc_id for document in self.pairs.documents])
+        return _hashes(ids_of(self.pairs.documents))
 
     def _settle(self, queries: Integers, rows: Integers, outcome: Outcomes) -> None:
         """Count what was kept for good: once per query, however many positives it is kept for."""
@@ -293,8 +294,9 @@ class Miner:
         return DenseSource(self._index(documents, document_vectors, query_vectors), query_vectors)
 
     def _index(self, documents: Sequence[Document], vectors: Vectors, queries: Vectors) -> ExactIndex:
-        doc_ids = [document.doc_id for document in documents]
-        return open_index(vectors, doc_ids, self.config.search, self.outside.indexes, queries, self.config.depth)
+        return open_index(
+            vectors, ids_of(documents), self.config.search, self.outside.indexes, queries, self.config.depth
+        )
 
     def _pairs(self, documents: Sequence[Document]) -> Pairs:
         """Every (query, positive), in the order of the file, with the scores of base model and guide."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from closecall.corpus import Texts, by_id
 from closecall.cross_encoder import CrossEncoderScorer, ScoreCache, cross_encoder_fingerprint
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, load_encoder
@@ -107,7 +108,7 @@ def calibrate(
 
 def make_miner(corpus: Corpus, part: Part, encoder: Encoder, store: VectorStore, config: MiningConfig) -> Miner:
     """The miner of these settings, with all vectors, runs and the guide that they name; nothing is encoded twice."""
-    texts = [document.full_text for document in corpus.documents]
+    texts = Texts(corpus.documents)
     queries = [query.text for query in part.queries]
 
     def vectors(model: Encoder, name: str = "") -> tuple[Vectors, Vectors]:
@@ -127,8 +128,8 @@ def make_miner(corpus: Corpus, part: Part, encoder: Encoder, store: VectorStore,
 
 def _guide(
     config: GuideConfig | None,
-    texts: list[str],
-    queries: list[str],
+    texts: Sequence[str],
+    queries: Sequence[str],
     vectors: Callable[[Encoder, str], tuple[Vectors, Vectors]],
     cache: Path,
 ) -> Guide | None:
@@ -160,13 +161,12 @@ def write_mined(miner: Miner, folder: Path, slices: Sequence[Slice]) -> dict[str
 def mined_page(stats: dict[str, Any], folder: Path, corpus: Corpus, encoder: Encoder, config: MiningConfig) -> str:
     """The HTML report of the tables in the folder."""
     worst, drawn = examples(folder / TRIPLES, np.random.default_rng(config.seed))
-    used = {item["doc_id"] for item in stats["most_used"]}
-    texts = {document.doc_id: document.full_text for document in corpus.documents if document.doc_id in used}
+    documents = by_id(corpus.documents)
+    texts = {item["doc_id"]: documents[item["doc_id"]].full_text for item in stats["most_used"]}
     return report_html(stats, config, worst, drawn, texts, f"fingerprint {encoder.fingerprint[:12]}")
 
 
 def train_slices(part: Part, corpus: Corpus, config: MiningConfig) -> list[Slice]:
     """The slices of the training queries."""
-    judged = {judgment.doc_id for judgment in part.qrels.judgments()}
-    documents = {document.doc_id: document for document in corpus.documents if document.doc_id in judged}
+    documents = by_id(corpus.documents)
     return find_slices(SliceSource(part.queries, part.qrels, documents), config.slice_by)
