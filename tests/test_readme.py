@@ -14,7 +14,7 @@ from closecall.cli import app
 from closecall.pipeline import load_experiment
 
 README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-NAMES = "check|split|mine|calibrate|audit|judge-import|export|finetune|eval|run|publish|demo|measure|compare|verdict|cache|plan"
+NAMES = "|".join(typer.main.get_command(app).commands)
 COMMANDS = sorted(set(re.findall(rf"closecall (?:{NAMES})\b[^`#\n|]*", README)))
 
 
