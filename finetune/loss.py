@@ -14,6 +14,7 @@ from closecall.processes import processes
 from finetune.batch import BatchBuilder, Masks
 from finetune.config import FinetuneConfig
 from finetune.gather import gather
+from finetune.weights import float32_attention
 
 
 class JudgedMultipleNegativesRankingLoss(CachedLossMixin, nn.Module):
@@ -37,7 +38,10 @@ class JudgedMultipleNegativesRankingLoss(CachedLossMixin, nn.Module):
         The first columns of features are those of the queries, all others those of the documents. `labels` holds
         `rows`, int64 (n_queries,), and `keys`, int64 (n_documents,).
         """
-        features = list(sentence_features)
+        with float32_attention(labels["rows"].device):
+            return self._loss(list(sentence_features), labels)
+
+    def _loss(self, features: list[dict[str, Tensor]], labels: Mapping[str, Tensor]) -> Tensor:
         if self.uses_gradient_cache:
             cached: Tensor = self.forward_cached(features, labels)  # type: ignore[operator]
             return cached

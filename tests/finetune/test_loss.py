@@ -10,12 +10,14 @@ from sentence_transformers.sentence_transformer.losses import (
     MatryoshkaLoss,
     MultipleNegativesRankingLoss,
 )
+from torch.nn import functional
 
 from closecall.records import Document, Judgment, Qrels, Query
 from closecall.split import Part
 from finetune.batch import BatchBuilder, Collator, GuideMask
 from finetune.config import FinetuneConfig
 from finetune.loss import JudgedMultipleNegativesRankingLoss
+from finetune.weights import float32_attention
 from mining.artifact import HardNegative, Triple
 
 ALL = ("query_to_doc", "query_to_query", "doc_to_query", "doc_to_doc")
@@ -58,6 +60,14 @@ def builder(rows, judged=None, queries=None):
 
 def distinct(rows, negatives):
     return builder([" ".join([f"q{n}", f"p{n}", *(f"n{n}-{k}" for k in range(negatives))]) for n in range(rows)])
+
+
+def columns_of(inputs):
+    """The one column of queries and the one of documents that a collator made."""
+    return [
+        {key.removeprefix(f"{name}_"): value for key, value in inputs.items() if key.startswith(name)}
+        for name in ("query0", "document0")
+    ]
 
 
 def ours(made, queries, documents, model=None, **settings):
@@ -226,11 +236,7 @@ def test_cached_gradients_are_the_plain_ones(tiny_model, settings):
             vectors = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
             made.guide = GuideMask(vectors[:5], vectors[5 : 5 + len(made.document_texts)], 0.1)
         inputs = Collator(made, model)([{"row": row} for row in range(5)])
-        names = ("query0", "document0")
-        columns = [
-            {key.removeprefix(f"{name}_"): value for key, value in inputs.items() if key.startswith(name)}
-            for name in names
-        ]
+        columns = columns_of(inputs)
         config = FinetuneConfig(mini_batch_size=size, **settings)
         torch.manual_seed(7)
         model.eval()  # dropout draws by the shape of what it gets, and plain and cached pass other shapes
@@ -248,10 +254,7 @@ def test_the_cached_loss_replays_dropout(tiny_model):
     model = SentenceTransformer(str(tiny_model), device="cpu").train()
     made = builder(["q0 copy-bucket", "q1 delete-user"])
     inputs = Collator(made, model)([{"row": 0}, {"row": 1}])
-    columns = [
-        {key.removeprefix(f"{name}_"): value for key, value in inputs.items() if key.startswith(name)}
-        for name in ("query0", "document0")
-    ]
+    columns = columns_of(inputs)
     losses, gradients = [], []
     for size in (None, 2):  # one mini-batch per column: plain and cached draw alike
         torch.manual_seed(1)
@@ -264,3 +267,49 @@ def test_the_cached_loss_replays_dropout(tiny_model):
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
     for plain, cached in zip(*gradients, strict=True):
         torch.testing.assert_close(cached, plain, atol=1e-5, rtol=0)
+
+
+def test_attention_under_autocast_on_a_cpu_is_that_of_float32_with_its_gradient():
+    torch.manual_seed(0)
+    given = [torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3)]
+    mask = torch.zeros(2, 1, 5, 5, dtype=torch.bfloat16)
+    mask[0, :, :, 3:] = float("-inf")
+    expected = functional.scaled_dot_product_attention(*given, attn_mask=mask.float())
+    expected.sum().backward()
+    gradients = [tensor.grad.clone() for tensor in given]
+    low = [tensor.detach().bfloat16().float().requires_grad_() for tensor in given]
+    with torch.autocast("cpu", dtype=torch.bfloat16), float32_attention(torch.device("cpu")):
+        found = functional.scaled_dot_product_attention(*low, attn_mask=mask)
+    found.sum().backward()
+    exact = functional.scaled_dot_product_attention(*(tensor.detach() for tensor in low), attn_mask=mask.float())
+    assert torch.equal(found, exact)  # not a bit of bfloat16 but that of its inputs
+    for tensor, gradient in zip(low, gradients, strict=True):
+        torch.testing.assert_close(tensor.grad, gradient, atol=0.05, rtol=0.05)
+
+
+def test_attention_is_left_alone_without_autocast_and_after_it():
+    before, given = functional.scaled_dot_product_attention, torch.randn(1, 1, 4, 4, dtype=torch.bfloat16)
+    expected = before(given, given, given)
+    with float32_attention(torch.device("cpu")):
+        assert torch.equal(functional.scaled_dot_product_attention(given, given, given), expected)
+    with pytest.raises(KeyError), float32_attention(torch.device("cpu")):
+        raise KeyError
+    assert functional.scaled_dot_product_attention is before
+
+
+def test_training_on_a_cpu_in_bfloat16_computes_attention_in_float32(tiny_model, monkeypatch):
+    """As the trainer does it: autocast is around the model's forward alone."""
+    model, seen = SentenceTransformer(str(tiny_model), device="cpu"), []
+    lower = functional.scaled_dot_product_attention
+
+    def scaled_dot_product_attention(query, *others, **options):
+        seen.append(query.dtype)
+        return lower(query, *others, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", scaled_dot_product_attention)
+    monkeypatch.setattr(model, "forward", torch.autocast("cpu", dtype=torch.bfloat16)(model.forward))
+    made = builder(["q0 copy-bucket", "q1 delete-user"])
+    inputs = Collator(made, model)([{"row": 0}, {"row": 1}])
+    loss = JudgedMultipleNegativesRankingLoss(model, made, FinetuneConfig())
+    loss(columns_of(inputs), inputs["label"]).backward()
+    assert set(seen) == {torch.float32}
