@@ -14,9 +14,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from closecall.cache_commands import cache
 from closecall.errors import CloseCallError
 from closecall.eval_commands import compare, measure, print_verdict, show_verdict
+from closecall.machine_commands import cache, plan
 from closecall.mining_commands import audit, calibrate, export, judge_import
 from closecall.options import (
     ConfigArgument,
@@ -158,6 +158,7 @@ def demo(
 app.command()(measure)
 app.command()(compare)
 app.command("verdict")(show_verdict)
+app.command()(plan)
 app.command()(cache)
 
 

@@ -92,6 +92,14 @@ class VectorStore:
         self.reused += len(keys)
         return mapped
 
+    def missing(self, encoder: Encoder, texts: Sequence[str], role: Role) -> int:
+        """How many different texts `get` would encode."""
+        if not len(texts):
+            return 0
+        shelf, keys = self._shelf(encoder.fingerprint, role), np.unique(_keys(texts))
+        shelf.scan()
+        return int((~shelf.has(keys)).sum())
+
     def adopt(self, other: VectorStore, name: str, fingerprint: str, role: Role) -> None:
         """Move what `other` holds under `name` here, under `fingerprint`: a saved model is the one in memory."""
         old, new = other._shelf(name, role).folder, self._shelf(fingerprint, role).folder

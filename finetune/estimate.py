@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from sentence_transformers import SentenceTransformer
 
 from closecall.encoder import TextEncoder
-from closecall.encoding import encode_texts
 from closecall.errors import ArtifactError
 from closecall.precision import Precision
-from finetune.batch import BatchBuilder
+from finetune.batch import BLOCK_DOCUMENTS, BatchBuilder
 from finetune.config import FinetuneConfig
 from finetune.plan import Plan
-from finetune.weights import autocast
+from finetune.weights import autocast, float32_attention
 
-FORWARD_AND_BACKWARD = 3.0
-"""A training step costs so many times the forward pass of its texts: the backward pass is two of them."""
-CACHED = 4.0
-"""With cached gradients (GradCache) there is one more forward pass."""
+CACHED = 4 / 3
+"""With cached gradients (GradCache) there is one more forward pass, which is a third of forward and backward."""
 PROBE_TEXTS = 32
 STATES = 3
 """Weights and AdamW's two moments, in a resumable step."""
@@ -54,7 +54,7 @@ def estimate(
 ) -> Estimate:
     """Texts and tokens of all planned batches, each document of a batch once, and how long they take here.
 
-    The time is that of a forward pass over some of the texts, measured now, times 3 (times 4 with the cached loss).
+    The time is that of forward and backward passes over some of the texts, measured now.
     """
     model = encoder.model
     limit = encoder.max_length_tokens or np.iinfo(np.int64).max
@@ -69,8 +69,12 @@ def estimate(
         tokens += int(documents[keys].sum() + queries[builder.row_query[rows]].sum())
     factor = schedule.steps / steps if steps else 0.0
     texts, tokens = round(texts * factor), round(tokens * factor)
-    passes = CACHED if config.mini_batch_size is not None else FORWARD_AND_BACKWARD
-    minutes = tokens * passes / _tokens_per_second(model, builder, documents, precision) / 60 if tokens else 0.0
+    seconds = 0.0
+    if tokens:
+        typical = np.argsort(documents, kind="stable")[:: max(1, len(documents) // PROBE_TEXTS)][:PROBE_TEXTS]
+        chosen = [builder.document_texts[key] for key in typical]
+        seconds = tokens / training_speed(model, chosen, int(documents[typical].sum()), precision)
+    minutes = seconds * (1.0 if config.mini_batch_size is None else CACHED) / 60
     weights = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
     trained = weights if config.lora is None else 0
     disk = STEPS_ON_DISK * (weights + (STATES - 1) * trained) + MODELS_ON_DISK * weights
@@ -87,16 +91,25 @@ def check_disk(found: Estimate, folder: Path) -> None:
         )
 
 
-def _tokens_per_second(
-    model: SentenceTransformer, builder: BatchBuilder, lengths: np.ndarray, precision: Precision
-) -> float:
-    """Tokens of a typical block of documents through the model, the faster of two passes."""
-    typical = np.argsort(lengths, kind="stable")[:: max(1, len(lengths) // PROBE_TEXTS)][:PROBE_TEXTS]
-    texts = [builder.document_texts[key] for key in typical]
+def training_speed(model: SentenceTransformer, texts: Sequence[str], tokens: int, precision: Precision) -> float:
+    """Tokens per second forward and backward, over texts with so many tokens: the faster of two passes.
+
+    The weights stay as they are.
+    """
     taken = []
-    with autocast(model.device, precision):
+    ordered = sorted(texts, key=len, reverse=True)
+    with float32_attention(model.device):
         for _ in range(2):
             started = time.perf_counter()
-            encode_texts(model, texts, "document", fill=False)
+            for first in range(0, len(ordered), BLOCK_DOCUMENTS):
+                features = model.preprocess(ordered[first : first + BLOCK_DOCUMENTS], task="document")
+                with autocast(model.device, precision):
+                    found = model({name: _on(value, model) for name, value in features.items()}, task="document")
+                torch.autograd.backward(found["sentence_embedding"].float().sum())
             taken.append(time.perf_counter() - started)
-    return float(lengths[typical].sum()) / min(taken)
+            model.zero_grad(set_to_none=True)
+    return tokens / min(taken)
+
+
+def _on(value: Any, model: SentenceTransformer) -> Any:
+    return value.to(model.device) if isinstance(value, torch.Tensor) else value

@@ -10,7 +10,7 @@ from closecall import cli
 
 COMMANDS = (
     *("check", "split", "mine", "calibrate", "audit", "judge-import", "export", "finetune", "eval", "run", "publish"),
-    *("demo", "measure", "compare", "verdict", "cache"),
+    *("demo", "measure", "compare", "verdict", "plan", "cache"),
 )
 
 

@@ -1,4 +1,4 @@
-"""The command that shows and prunes stored vectors."""
+"""The commands on what an experiment takes of this machine: time, memory and disk before it runs, stored vectors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,17 @@ from typing import Annotated
 
 import typer
 
-from closecall.options import JsonOption, SetOption, print_result
+from closecall.options import ConfigArgument, JsonOption, QuietOption, SetOption, print_result, set_quiet
+
+
+def plan(config: ConfigArgument, set_: SetOption = None, json_: JsonOption = False, quiet: QuietOption = False) -> None:
+    """Estimate time, memory and disk of each stage on this machine, from a short measurement; nothing is written."""
+    from closecall.forecast import forecast, lines
+    from closecall.pipeline import load_experiment
+
+    set_quiet(quiet)
+    found = forecast(load_experiment(config, set_ or ()))
+    print_result(found.as_json() if json_ else "\n".join(lines(found)))
 
 
 def cache(
