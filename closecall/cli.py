@@ -190,9 +190,11 @@ def _fail(message: str) -> NoReturn:
 
     Of several processes with the same fault the first one says it, and its end is that of all.
     """
+    from closecall.storage import with_addresses
+
     if rank() > 0:
         time.sleep(FIRST_SPEAKS_S)
-    sys.stderr.write(f"error: {message}\n")
+    sys.stderr.write(f"error: {with_addresses(message)}\n")
     sys.exit(2)
 
 

@@ -26,6 +26,7 @@ from closecall.manifest import Artifact, artifact_key, code_sha256, sha256_json
 from closecall.processes import by_main, rank, same_everywhere
 from closecall.progress import say
 from closecall.split import make_split, plan_split, read_part, summary
+from closecall.storage import Mirror, fetched, is_address
 from closecall.vectors import VectorStore
 from eval.config import EvalConfig
 from finetune.config import FinetuneConfig
@@ -62,8 +63,8 @@ class ExperimentConfig(Settings):
 class Experiment:
     """The stages of one config. What they share (corpus, encoder, vectors) is read once."""
 
-    def __init__(self, config: ExperimentConfig, output: Path, folder: Path) -> None:
-        self.config, self.output, self.folder = config, output, folder
+    def __init__(self, config: ExperimentConfig, output: Path, folder: Path, mirror: Mirror | None = None) -> None:
+        self.config, self.output, self.folder, self.mirror = config, output, folder, mirror
         self.store = VectorStore(config.vectors or output / "vectors")
         self._lock = FileLock(output / LOCK)
         self._corpus: Corpus | None = None
@@ -120,6 +121,8 @@ class Experiment:
         by_main(self._acquire)
         try:
             yield
+            if self.mirror is not None:
+                by_main(self.mirror.push)
         finally:
             if rank() == 0:
                 self._release()
@@ -335,9 +338,26 @@ def load_experiment(
     content = read_yaml(path)
     for name, value in (values or {}).items():
         content[name] = value if isinstance(value, str) else {**content.get(name, {}), **value}
-    config = validate(ExperimentConfig, override(content, assignments), path)
+    content = override(content, assignments)
+    mirror = None
+    if is_address(content.get("output")):
+        mirror = Mirror(content["output"])
+        content["output"] = str(mirror.folder)
+        by_main(mirror.pull)
+    config = validate(ExperimentConfig, _with_local_files(content), path)
     folder = path.resolve().parent
-    return Experiment(config, config.output or folder / f"{path.stem}-artifacts", folder)
+    return Experiment(config, config.output or folder / f"{path.stem}-artifacts", folder, mirror)
+
+
+def _with_local_files(content: Any) -> Any:
+    """The content of a config with local copies in the place of addresses of files, wherever they stand."""
+    if isinstance(content, dict):
+        remote = ("folder", "corpus", "queries", "qrels", "judged", "reviewed", "run")
+        return {
+            key: str(fetched(value)) if key in remote and is_address(value) else _with_local_files(value)
+            for key, value in content.items()
+        }
+    return [_with_local_files(value) for value in content] if isinstance(content, list) else content
 
 
 def demo_experiment(output: Path, services: str, assignments: Sequence[str] = ()) -> Experiment:

@@ -109,7 +109,7 @@ class ExactIndex:
 
         A block of documents after the other, so that memory does not grow with the corpus. torch's matrix product and
         selection: FAISS's flat index takes 2.5 times as long on a CPU with AVX512 (10,000 queries x 100,000 documents x
-        384, two cores; `tests/bench/evaluation-speed.md`).
+        384, two cores; `benchmarks/evaluation-speed.md`).
         """
         shards = self._shards()
         if shards is None:

@@ -1,11 +1,11 @@
 """Mining against sentence-transformers' `mine_hard_negatives`, on the same vectors, in one run; writes Markdown.
 
-    python tests/bench/bench_mining.py planted FOLDER... --model MODEL   # judged sets with qrels/train.tsv
-    python tests/bench/bench_mining.py rows FOLDER --model MODEL         # rows that are lost
-    python tests/bench/bench_mining.py speed                             # 10,000 queries x 100,000 documents
-    python tests/bench/bench_mining.py large                             # 1,000 queries x 1,000,000 documents
+    python benchmarks/bench_mining.py planted FOLDER... --model MODEL   # judged sets with qrels/train.tsv
+    python benchmarks/bench_mining.py rows FOLDER --model MODEL         # rows that are lost
+    python benchmarks/bench_mining.py speed                             # 10,000 queries x 100,000 documents
+    python benchmarks/bench_mining.py large                             # 1,000 queries x 1,000,000 documents
 
-Each section writes `tests/bench/mining-SECTION.md`. No test: it takes minutes, and times differ between machines.
+Each section writes `benchmarks/mining-SECTION.md`. No test: it takes minutes, and times differ between machines.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from closecall.dataset import DataConfig, Dataset, load_dataset
 from closecall.encoder import ModelConfig, load_encoder

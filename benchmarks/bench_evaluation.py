@@ -1,10 +1,10 @@
 """Evaluation against sentence-transformers' InformationRetrievalEvaluator, on the same vectors; writes Markdown.
 
-    python tests/bench/bench_evaluation.py speed [--repeats 3]       # 10,000 queries x 100,000 documents
-    python tests/bench/bench_evaluation.py languages FOLDER MODEL    # query language x document language, zero-shot
-    python tests/bench/bench_evaluation.py agreement QRELS BASE TUNED    # the verdict, and an independent computation
+    python benchmarks/bench_evaluation.py speed [--repeats 3]       # 10,000 queries x 100,000 documents
+    python benchmarks/bench_evaluation.py languages FOLDER MODEL    # query language x document language, zero-shot
+    python benchmarks/bench_evaluation.py agreement QRELS BASE TUNED    # the verdict, and an independent computation
 
-Each writes `tests/bench/evaluation-SECTION.md`. No test: it takes minutes, and times differ between machines.
+Each writes `benchmarks/evaluation-SECTION.md`. No test: it takes minutes, and times differ between machines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Annotated, Any
 import numpy as np
 import typer
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from closecall.dataset import DataConfig, load_dataset
 from closecall.encoder import ModelConfig, load_encoder

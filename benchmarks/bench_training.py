@@ -1,16 +1,16 @@
 """Bench of training: held-out gain and speed against what sentence-transformers alone gives, harm, Matryoshka.
 
-    python tests/bench/bench_training.py quality REFERENCE DATASET WORK [--epochs 1 --negatives 1 ...]
-    python tests/bench/bench_training.py speed REFERENCE DATASET WORK
-    python tests/bench/bench_training.py harm DATASET WORK
-    python tests/bench/bench_training.py matryoshka DATASET WORK
-    python tests/bench/bench_training.py defaults DATASET WORK [--seeds 0,1]
-    python tests/bench/bench_training.py write FOLDER
+    python benchmarks/bench_training.py quality REFERENCE DATASET WORK [--epochs 1 --negatives 1 ...]
+    python benchmarks/bench_training.py speed REFERENCE DATASET WORK
+    python benchmarks/bench_training.py harm DATASET WORK
+    python benchmarks/bench_training.py matryoshka DATASET WORK
+    python benchmarks/bench_training.py defaults DATASET WORK [--seeds 0,1]
+    python benchmarks/bench_training.py write FOLDER
 
 REFERENCE is a script that trains as the documentation of sentence-transformers has it and takes
 `DATASET MODEL --epochs --negatives --batch-size --max-length`. DATASET is a folder in the native layout with its own
 train and test. Each prints one JSON object; a result is kept in WORK and not computed twice. `write` makes
-`tests/bench/training.md` of the objects in FOLDER, one in each `BENCH-DATASET.json`.
+`benchmarks/training.md` of the objects in FOLDER, one in each `BENCH-DATASET.json`.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from closecall.corpus import by_id
 from closecall.encoder import ModelConfig, TextEncoder
 from closecall.measures import Measure, per_query
 from closecall.pipeline import Experiment, load_experiment
@@ -43,7 +44,7 @@ MEASURES = ("nDCG@10", "recall@1")
 
 
 def experiment(dataset: Path, work: Path, arguments: argparse.Namespace, *settings: str) -> Experiment:
-    """closecall over the dataset with its defaults, the budget of the bench, and these settings."""
+    """Closecall over the dataset with its defaults, the budget of the bench, and these settings."""
     file = work / f"{dataset.name}.yaml"
     file.write_text(
         f"output: {work / dataset.name}\nmodel: {{name: {MODEL}, max_length_tokens: {arguments.max_length}}}\n"
@@ -200,7 +201,7 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
         taken["reference"].append(len(rows) / (time.perf_counter() - started))
         config = FinetuneConfig(batch_size=arguments.batch_size, patience=None)
         tuned = TextEncoder(made.base.folder, made.config.model)
-        documents = {document.doc_id: document for document in made.corpus.documents}
+        documents = by_id(made.corpus.documents)
         builder = BatchBuilder(triples, read_part(made._frozen_split(), "train"), documents, None)
         from closecall.precision import resolved_precision
         from finetune.weights import set_dropout
@@ -213,7 +214,6 @@ def speed(arguments: argparse.Namespace) -> dict[str, Any]:
             DevSet(read_part(made._frozen_split(), "dev"), (), Measure.parse("nDCG@10")),
             made.config.model,
             made.store,
-            precision,
         )
         training = Training(builder, probe, config, precision, Measured(0, 0), arguments.work / "speed", "")
         started = time.perf_counter()

@@ -1,0 +1,73 @@
+"""The results of the benches as tables."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common import LENGTH, MODEL
+
+
+def write_report(work: Path, file: Path) -> None:
+    """All results in the work folder as one page of Markdown."""
+    found = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in sorted(work.glob("*.json"))}
+    parts = [
+        "# Benchmarks",
+        f"Written by `python -m benchmarks`. {MODEL}, {LENGTH} tokens; {_machine()}. Ratios of medians, by turns in "
+        "one run. Mining, training and evaluation have pages of their own here: `mining-*.md`, `training.md`, "
+        "`evaluation-*.md`.",
+    ]
+    for title, name, section in (
+        ("Encoding against SentenceTransformer.encode", "encode-", _rows),
+        ("The loop against sentence-transformers alone", "loop-", _rows),
+    ):
+        results = [result for key, result in found.items() if key.startswith(name)]
+        if results:
+            parts += [f"## {title}", section(results)]
+    if "search" in found:
+        parts += ["## Search", _search(found["search"])]
+    if "resume" in found:
+        parts += ["## Nothing twice", "```json\n" + json.dumps(found["resume"], indent=1) + "\n```"]
+    file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        flags = next(line for line in lines if line.startswith("flags")).split()
+        model = next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+        cores = sum(line.startswith("processor") for line in lines)
+    except (OSError, StopIteration):
+        return model
+    known = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
+    return f"{cores} cores of {model} ({', '.join(known)})"
+
+
+def _rows(results: Sequence[Mapping[str, Any]]) -> str:
+    return _table([[str(value) for value in result.values()] for result in results], list(results[0]))
+
+
+def _search(found: Mapping[str, Any]) -> str:
+    exact = {one["documents"]: one["seconds"] for one in found["results"] if one["kind"] == "exact"}
+    rows = [
+        [
+            f"{one['documents']:,}",
+            one["kind"],
+            f"{exact[one['documents']] / one['seconds']:.1f}",
+            f"{one.get('recall', 1):.3f}",
+            str(one.get("effort", "")),
+            f"{one['anonymous_mib']:,}",
+        ]
+        for one in found["results"]
+    ]
+    head = ["documents", "kind", "times as fast as exact", "recall", "effort", "MiB beyond the mapped file"]
+    note = f"{found['queries']:,} queries, depth {found['depth']}, 384 dimensions, synthetic clusters of a hundred."
+    return f"{_table(rows, head)}\n\n{note} Seconds of exact search grow with the documents to the {found['exponent']}."
+
+
+def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> str:
+    return "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *rows))
