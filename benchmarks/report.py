@@ -60,11 +60,11 @@ def _search(found: Mapping[str, Any]) -> str:
             f"{exact[one['documents']] / one['seconds']:.1f}",
             f"{one.get('recall', 1):.3f}",
             str(one.get("effort", "")),
-            f"{one['anonymous_mib']:,}",
+            f"{one['peak_mib'] - one['mapped_mib']:,}",
         ]
         for one in found["results"]
     ]
-    head = ["documents", "kind", "times as fast as exact", "recall", "effort", "MiB beyond the mapped file"]
+    head = ["documents", "kind", "times as fast as exact", "recall", "effort", "peak MiB beyond the mapped file"]
     note = f"{found['queries']:,} queries, depth {found['depth']}, 384 dimensions, synthetic clusters of a hundred."
     return f"{_table(rows, head)}\n\n{note} Seconds of exact search grow with the documents to the {found['exponent']}."
 

@@ -17,7 +17,7 @@ from closecall.encoding import Vectors
 from closecall.errors import ConfigError
 from closecall.manifest import Artifact, sha256_json, up_to_date, writing
 from closecall.progress import progress, say
-from closecall.search import ExactIndex, Hits
+from closecall.search import TIE_SLACK, ExactIndex, Hits, rounded
 
 Kind = Literal["exact", "ivf", "hnsw", "pq", "ivfpq"]
 INDEX = "index.faiss"
@@ -47,7 +47,7 @@ class SearchConfig(Settings):
     )
     lists: int | None = Field(None, ge=1, description="of ivf; default: 4 times the square root of the documents")
     links: int = Field(32, ge=4, description="of each document in hnsw")
-    rescore: int = Field(4, ge=1, description="so many times as many candidates are found as are asked for")
+    rescore: int = Field(4, ge=1, description="pq and ivfpq find so many times as many candidates as are asked for")
 
     @model_validator(mode="after")
     def _check(self) -> SearchConfig:
@@ -89,17 +89,19 @@ class ApproximateIndex(ExactIndex):
         self.effort, self.recall = config.effort, Recall(1.0, 0, 0, config.effort)
 
     def search(self, queries: Vectors, depth: int) -> Hits:
-        """The `depth` best by exact score of `depth * rescore` candidates, ties by document id."""
+        """The `depth` best by exact score of what FAISS finds, ties by document id."""
         depth = min(depth, len(self))
         if depth == 0 or len(queries) == 0 or self.effort == len(self):
             return super().search(queries, depth)
-        fetch = min(depth * self.config.rescore, len(self))
+        coded = "pq" in self.config.kind  # the others hold whole vectors, and score as exact search does
+        fetch = min(depth * self.config.rescore if coded else depth + TIE_SLACK, len(self))
         self._look(fetch)
-        rows = self._index.search(np.ascontiguousarray(queries), fetch)[1]
+        scores, rows = self._index.search(np.ascontiguousarray(queries), fetch)
         few = np.flatnonzero((rows < 0).sum(axis=1) > fetch - depth)
-        lines = np.repeat(np.arange(len(queries), dtype=np.int64), fetch)
-        scores = self.score(queries, np.maximum(rows, 0).ravel(), lines).reshape(rows.shape)
-        scores[rows < 0] = -np.inf
+        if coded:
+            lines = np.repeat(np.arange(len(queries), dtype=np.int64), fetch)
+            scores = self.score(queries, np.maximum(rows, 0).ravel(), lines).reshape(rows.shape)
+        scores = np.where(rows < 0, -np.inf, rounded(scores))
         order = np.lexsort((self.id_rank[rows], -scores), axis=1)[:, :depth]
         found = Hits(np.take_along_axis(rows, order, axis=1), np.take_along_axis(scores, order, axis=1))
         if few.size:

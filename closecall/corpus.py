@@ -24,6 +24,9 @@ from closecall.records import Document
 BLOCK = 1024
 """Documents that are read at once when all are read in order."""
 
+RECENT = 8192
+"""Documents that are kept when they are asked for one by one: judged ones are, again and again."""
+
 Integers = NDArray[np.int64]
 
 
@@ -127,6 +130,7 @@ class Documents(Sequence[Document]):
     def __init__(self, path: Path, descriptor: int, ids: Ids, starts: Integers, sizes: Integers) -> None:
         self.path, self.ids = path, ids
         self._descriptor, self._starts, self._sizes = descriptor, starts, sizes
+        self._recent: dict[int, Document] = {}
         weakref.finalize(self, os.close, descriptor)
 
     def __len__(self) -> int:
@@ -141,8 +145,12 @@ class Documents(Sequence[Document]):
             rows = range(*row.indices(len(self)))
             return list(self._block(rows)) if rows.step == 1 and rows else [self[one] for one in rows]
         row = range(len(self))[row]
-        line = os.pread(self._descriptor, int(self._sizes[row]), int(self._starts[row]))
-        return self._document(row, line)
+        if (found := self._recent.get(row)) is None:
+            line = os.pread(self._descriptor, int(self._sizes[row]), int(self._starts[row]))
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            found = self._recent[row] = self._document(row, line)
+        return found
 
     def __iter__(self) -> Iterator[Document]:
         for first in range(0, len(self), BLOCK):

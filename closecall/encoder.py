@@ -162,8 +162,8 @@ class TextEncoder:
 
     @property
     def device(self) -> str:
-        """Where it runs: cpu, cuda:0, mps."""
-        return str(self.model.device)
+        """Where it runs: cpu, cuda:0, mps; the model is not loaded to say it."""
+        return str(self.model.device) if "model" in self.__dict__ else likely_device(self.config.device)
 
     def encode(self, texts: Sequence[str], role: Role) -> Vectors:
         """float32 (n_texts, dimension), unit rows; ModelError when the model returns a vector that is not finite."""

@@ -223,8 +223,9 @@ def test_tokens_are_counted_with_prompt_and_special_tokens_before_anything_is_cu
     assert counts.tolist() == [2 + 2 + 3, 2 + 2 + 3, 2 + 2 + 5]
 
 
-def test_the_model_is_not_loaded_to_name_its_fingerprint(encoder):
-    assert "model" not in encoder().__dict__
+def test_the_model_is_not_loaded_to_name_its_fingerprint_or_its_device(encoder):
+    found = encoder()
+    assert (found.device, "model" in found.__dict__) == ("cpu", False)
 
 
 def test_the_fingerprint_does_not_change_with_the_folders_name(encoder, copied):
