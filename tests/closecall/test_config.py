@@ -205,6 +205,7 @@ def test_a_config_cannot_be_changed():
 
 def test_every_yaml_under_configs_is_an_experiment():
     paths = sorted([*CONFIGS.rglob("*.yaml"), *CONFIGS.rglob("*.yml")])
+    paths = [path for path in paths if path.parent.name != "cluster"]  # how to launch one there
     assert CONFIGS / "demo.yaml" in paths
     for path in paths:
         validate(ExperimentConfig, read_yaml(path), path)
