@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from closecall.corpus import by_id
@@ -204,7 +205,7 @@ class _Stage:
         chosen, folder = choose(curves), draft.folder / MODEL
         confirmed = Confirmed(len(self.dev.documents), self.base_dev, self.base_dev)
         if chosen.share:
-            self.tuned.model.save_pretrained(str(folder), create_model_card=False)
+            _save(self.tuned.model, folder)
             saved = TextEncoder(folder, self.encoder.config.unpinned())
             name = weights_fingerprint(self.tuned.model)
             for _, role in self._dev_texts():
@@ -214,7 +215,7 @@ class _Stage:
                 chosen = replace(chosen, step=0, share=0.0)
                 shutil.rmtree(folder)
         if not chosen.share:
-            self.encoder.model.save_pretrained(str(folder), create_model_card=False)
+            _save(self.encoder.model, folder)
             _copy_weights(self.encoder.folder, folder)
         measure, count = str(self.dev.measure), len(self.pool.documents)
         return Curve(measure, count, tuple(curves), chosen, confirmed)
@@ -234,6 +235,15 @@ def summary(curve: Curve) -> str:
     if curve.spread is not None:
         kept += f"; {len(curve.seeds)} seeds differ by {curve.spread:.4f}"
     return "\n".join([*lines, f"finetune: {kept}"])
+
+
+def _save(model: SentenceTransformer, folder: Path) -> None:
+    """The model as a folder, with the same bytes whatever it tokenised before (tokenizers save how they cut)."""
+    backend = getattr(model.tokenizer, "backend_tokenizer", None)
+    if backend is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    model.save_pretrained(str(folder), create_model_card=False)
 
 
 def _copy_weights(base: Path, saved: Path) -> None:

@@ -26,7 +26,7 @@ from eval.artifact import run_name
 from finetune.artifact import Chosen, Confirmed, Curve, CurvePoint, SeedCurve, model_folder, read_curve
 from finetune.dev import DevSet
 from finetune.loss import JudgedMultipleNegativesRankingLoss
-from finetune.stage import summary
+from finetune.stage import _save, summary
 from mining.artifact import read_triples
 
 SHORT = ("finetune.epochs=1", "finetune.evaluations_per_epoch=4", "finetune.precision=float32")
@@ -446,3 +446,13 @@ def test_training_reads_neither_queries_nor_judgments_of_test(experiment):
     made = experiment("finetune.epochs=0.25")
     shutil.rmtree(made.output / "split" / "test")
     made.finetune()
+
+
+def test_a_saved_folder_has_the_same_bytes_whatever_was_tokenised_before(tiny_model, tmp_path):
+    saved = []
+    for name, options in (("a", {"truncation": True, "max_length": 4, "padding": True}), ("b", {})):
+        model = SentenceTransformer(str(tiny_model), device="cpu")
+        model.tokenizer(["copy the bucket policy image", "a"], **options)
+        _save(model, tmp_path / name)
+        saved.append((tmp_path / name / "tokenizer.json").read_bytes())
+    assert saved[0] == saved[1]
