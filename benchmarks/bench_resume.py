@@ -18,6 +18,7 @@ from benchmarks.common import LENGTH, MODEL, keep
 STAGES = {"mine": "mined", "finetune": "checkpoint", "eval": "verdict"}
 KILLS = 10
 CHANGED = {"mine": "mining.margin_fraction=0.2", "eval": "eval.resamples=4999"}
+DOCUMENTS = 800
 WORDS = 40
 """Of a synthetic document."""
 
@@ -26,14 +27,14 @@ def run(arguments: Namespace) -> None:
     """Results of all three, over a small synthetic dataset."""
     folder = arguments.work / "resume"
     shutil.rmtree(folder, ignore_errors=True)
-    _write(folder / "data", 2000)
-    result: dict[str, Any] = {"documents": 2000}
+    _write(folder / "data", DOCUMENTS)
+    result: dict[str, Any] = {"documents": DOCUMENTS}
     whole = _run(folder, "whole")
     result["encoded by a second run with other settings"] = sum(
         _counts(folder, "whole", stage, setting)["texts_encoded"] for stage, setting in CHANGED.items()
     )
     result["kills"] = _killed(folder, whole)
-    _write(folder / "data", 2020)
+    _write(folder / "data", DOCUMENTS + DOCUMENTS // 100)
     subprocess.run(_command(folder, "whole", "split"), capture_output=True, check=True)
     result["encoded by mining after 1 % more documents"] = _counts(folder, "whole", "mine", "mining.depth=50")
     keep(arguments, "resume", result)

@@ -16,6 +16,7 @@ import typer
 
 from closecall.errors import CloseCallError
 from closecall.eval_commands import compare, measure, print_verdict, show_verdict
+from closecall.formats_commands import import_set
 from closecall.machine_commands import cache, plan
 from closecall.mining_commands import audit, calibrate, export, judge_import
 from closecall.options import (
@@ -61,6 +62,9 @@ def closecall(
     ] = False,
 ) -> None:
     """Options of closecall itself; its help is that of the app."""
+
+
+app.command("import")(import_set)
 
 
 @app.command()

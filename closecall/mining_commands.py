@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from closecall.options import ConfigArgument, JsonOption, QuietOption, SetOption, print_result, say, set_quiet
+
+if TYPE_CHECKING:
+    from closecall.formats.writers import ExportedSet
+    from mining.export import Exported
 
 
 def calibrate(
@@ -65,19 +69,29 @@ def judge_import(
 
 
 def export(
-    config: ConfigArgument,
+    config: Annotated[
+        Path, typer.Argument(metavar="CONFIG", help="YAML file of the experiment, or the folder of a judged set.")
+    ],
     form: Annotated[
         str,
-        typer.Option(help="n-tuple, triplet, labeled-pair, labeled-list, flagembedding or tevatron."),
+        typer.Option(
+            help="Triples: n-tuple, triplet, labeled-pair, labeled-list, flagembedding or tevatron. The judged set: "
+            "beir, jsonl, csv, tsv, excel, yaml, parquet, hf, trec, quepid, opensearch, elasticsearch or ltr."
+        ),
     ],
     to: Annotated[Path | None, typer.Option(help="Folder to write; default: export/FORM in the output.")] = None,
     negatives: Annotated[int | None, typer.Option(min=1, help="Hard negatives per positive; default: all.")] = None,
     set_: SetOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Write the mined triples in the form that another trainer reads."""
-    from closecall.pipeline import load_experiment
+    """Write the mined triples for another trainer, or the judged set for another tool."""
+    from closecall.formats.writers import WRITERS
+    from closecall.pipeline import export_judged, load_experiment
 
-    found = load_experiment(config, set_ or ()).export(form, to, negatives)
+    found: Exported | ExportedSet
+    if form in WRITERS or config.is_dir():
+        found = export_judged(config, form, to, set_ or ())
+    else:
+        found = load_experiment(config, set_ or ()).export(form, to, negatives)
     print_result(found.as_json() if json_ else str(found.folder))
     say(found.sentence)

@@ -21,7 +21,7 @@ from closecall.corpus import by_id
 from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dataset
 from closecall.effect import precision_effect
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
-from closecall.errors import ArtifactError, DataError
+from closecall.errors import ArtifactError, ConfigError, DataError
 from closecall.manifest import Artifact, artifact_key, code_sha256, sha256_json
 from closecall.processes import by_main, rank, same_everywhere
 from closecall.progress import say
@@ -33,6 +33,7 @@ from finetune.config import FinetuneConfig
 from mining.config import MiningConfig
 
 if TYPE_CHECKING:
+    from closecall.formats.writers import ExportedSet
     from mining.export import Exported
     from mining.judge_import import Imported
     from mining.sheet import Sheet
@@ -373,3 +374,15 @@ def demo_experiment(output: Path, services: str, assignments: Sequence[str] = ()
     )
     here: dict[str, Any] = {"output": str(output.resolve()), "data": {"folder": str((output / "data").resolve())}}
     return load_experiment(DEMO_CONFIG, assignments, here)
+
+
+def export_judged(place: Path, form: str, folder: Path | None, assignments: Sequence[str] = ()) -> ExportedSet:
+    """The judged set of an experiment, or of a folder in the native layout, in the form that another tool reads."""
+    from closecall.formats.writers import export_set
+
+    if place.is_dir():
+        if folder is None:
+            raise ConfigError("--to: name the folder to write")
+        return export_set(load_dataset(DataConfig(folder=place)), form, folder)
+    experiment = load_experiment(place, assignments)
+    return export_set(load_dataset(experiment.config.data), form, folder or experiment.output / "export" / form)

@@ -53,8 +53,15 @@ def read_qrels(path: Path) -> tuple[list[NumberedJudgment], list[str]]:
     Columns: query, document, grade; or TREC's query, 0, document, grade. They are parted by tabs if the line has one,
     else by spaces. A header is optional.
     """
-    rows: list[NumberedJudgment] = []
     faults: list[str] = []
+    kept, conflicts = merge_judgments(path, stream_qrels(path, faults))
+    if not kept and not faults:
+        faults.append(f"{path}: holds no judgments; expected lines of query-id, corpus-id, score")
+    return kept, faults + conflicts
+
+
+def stream_qrels(path: Path, faults: list[str]) -> Iterator[NumberedJudgment]:
+    """Each judgment of a qrels file, as `read_qrels` reads it; what is wrong with a line is added to `faults`."""
     width = 0
     for number, cells in _rows(path):
         first, width = not width, width or len(cells)
@@ -66,11 +73,7 @@ def read_qrels(path: Path) -> tuple[list[NumberedJudgment], list[str]]:
         elif isinstance(grade := grade_of(cells[-1]), str):
             faults.append(f"{path} line {number}: {grade}" + (_HEADER_ADVICE if first else ""))
         else:
-            rows.append(NumberedJudgment(Judgment(cells[0], cells[-2], grade), number))
-    kept, conflicts = merge_judgments(path, rows)
-    if not kept and not faults:
-        faults.append(f"{path}: holds no judgments; expected lines of query-id, corpus-id, score")
-    return kept, faults + conflicts
+            yield NumberedJudgment(Judgment(cells[0], cells[-2], grade), number)
 
 
 _HEADER_ADVICE = " (a header must name its columns: query-id, corpus-id, score)"
