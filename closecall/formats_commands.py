@@ -9,8 +9,6 @@ import typer
 
 from closecall.options import JsonOption, QuietOption, print_result, say, set_quiet
 
-FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]
-
 
 def import_set(
     places: Annotated[

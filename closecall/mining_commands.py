@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, Protocol
 
 import typer
 
 from closecall.options import ConfigArgument, JsonOption, QuietOption, SetOption, print_result, say, set_quiet
 
-if TYPE_CHECKING:
-    from closecall.formats.writers import ExportedSet
-    from mining.export import Exported
+
+class _Exported(Protocol):
+    """What an export of triples and one of a judged set have in common."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def sentence(self) -> str: ...
+
+    def as_json(self) -> dict[str, Any]: ...
 
 
 def calibrate(
@@ -88,10 +96,12 @@ def export(
     from closecall.formats.writers import WRITERS
     from closecall.pipeline import export_judged, load_experiment
 
-    found: Exported | ExportedSet
     if form in WRITERS or config.is_dir():
-        found = export_judged(config, form, to, set_ or ())
+        _print_exported(export_judged(config, form, to, set_ or ()), json_)
     else:
-        found = load_experiment(config, set_ or ()).export(form, to, negatives)
-    print_result(found.as_json() if json_ else str(found.folder))
+        _print_exported(load_experiment(config, set_ or ()).export(form, to, negatives), json_)
+
+
+def _print_exported(found: _Exported, as_json: bool) -> None:
+    print_result(found.as_json() if as_json else str(found.folder))
     say(found.sentence)

@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Generic, NamedTuple, NoReturn, TypeVar, cast
+from typing import Any, BinaryIO, ClassVar, Generic, NamedTuple, NoReturn, TypeVar, cast
 
 import yaml
 
@@ -185,7 +185,7 @@ def stream_jsonl(path: Path, lines: Iterable[Line], faults: list[str]) -> Iterat
 class _Strict:
     """YAML with unique keys, in which dates stay text and `language: no` is Norwegian, no truth value."""
 
-    yaml_implicit_resolvers = {
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {
         first: [rule for rule in rules if rule[0] not in ("tag:yaml.org,2002:timestamp", "tag:yaml.org,2002:bool")]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }

@@ -9,7 +9,20 @@ import torch
 from closecall import cli
 
 COMMANDS = (
-    *("check", "split", "mine", "calibrate", "audit", "judge-import", "export", "finetune", "eval", "run", "publish"),
+    *(
+        "import",
+        "check",
+        "split",
+        "mine",
+        "calibrate",
+        "audit",
+        "judge-import",
+        "export",
+        "finetune",
+        "eval",
+        "run",
+        "publish",
+    ),
     *("demo", "measure", "compare", "verdict", "plan", "cache"),
 )
 
@@ -209,6 +222,20 @@ def test_every_command_has_help_under_h(closecall, command):
     assert code == 0
     assert out.startswith("Usage:")
     assert closecall(command, "--help")[1] == out
+
+
+def test_a_judged_set_is_imported_and_exported_again(closecall, file, tmp_path):
+    """The id 007 and the grade 0 come back as they were; the second import finds the folder taken."""
+    file("corpus.csv", "id,text\n007,create a bucket\n1e5,delete a key")
+    file("queries.csv", "query_id,query\nnull,how to make a bucket")
+    file("qrels.csv", "query_id,doc_id,grade\nnull,007,1\nnull,1e5,0")
+    files = [f"--{name}={tmp_path / name}.csv" for name in ("corpus", "queries", "qrels")]
+    assert closecall("import", *files, tmp_path / "set")[:2] == (0, f"{tmp_path / 'set'}\n")
+    assert closecall("export", tmp_path / "set", "--form", "csv", "--to", tmp_path / "out")[0] == 0
+    assert sorted((tmp_path / "out" / "qrels.csv").read_text().splitlines()[1:]) == ["null,007,1", "null,1e5,0"]
+    code, _, err = closecall("import", *files, tmp_path / "set")
+    assert code == 2
+    assert "is not empty" in err or "is there" in err
 
 
 def test_the_commands_are_those_of_the_design(closecall):

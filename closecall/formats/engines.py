@@ -1,7 +1,7 @@
 """Judgment lists of search engines' tools: Quepid, OpenSearch, Elasticsearch, and the text of learning to rank.
 
-They name a query by its text, as a rule. Where the queries are given beside them the text finds their ids; else an id is
-made of it. The forms, as their makers document them:
+They name a query by its text, as a rule. Where the queries are given beside them the text finds their ids; else an id
+is made of it. The forms, as their makers document them:
 
 - Quepid: the CSV of a case (query, docid, rating), read as a table, and the JSON of a case (`queries`, each with
   `query_text` and `ratings`: {document: rating}).
@@ -90,7 +90,7 @@ def _entries(file: Path, several: object, name: str, faults: list[str]) -> Itera
 
 
 def _opensearch(file: Path, content: dict[str, Any], faults: list[str]) -> Iterator[Rating]:
-    given = content["judgmentRatings"] if "judgmentRatings" in content else None
+    given = content.get("judgmentRatings")
     if isinstance(given, dict):
         given = [{"query": text, "ratings": ratings} for text, ratings in given.items()]
     for number, entry in _entries(file, given, "judgmentRatings", faults):

@@ -1,4 +1,4 @@
-"""`closecall import`: any judged set into the native layout, checked as a whole, with a file that says where it is from.
+"""`closecall import`: any judged set into the native layout, checked as a whole, with a file that says its origin.
 
 Rows are streamed into a folder beside the wanted one, which takes its name when everything was sound. A fault names the
 file and line of the source, and nothing is left behind.
@@ -70,8 +70,8 @@ class _Written:
 def import_set(asked: Asked, folder: Path, chunks: str | None = None) -> Imported:
     """The native layout in `folder`, which must not be there or be empty.
 
-    `chunks` moves judgments between documents and chunks (`to-chunks`, `to-documents`; see `chunks`). DataError with all
-    faults of the source, each with its place.
+    `chunks` moves judgments between documents and chunks (`to-chunks`, `to-documents`; see `chunks`). DataError with
+    all faults of the source, each with its place.
     """
     if chunks is not None and chunks not in RULES:
         raise ConfigError(f"--chunks {chunks}: expected {' or '.join(RULES)}")
@@ -222,7 +222,7 @@ def _line_of(
 ) -> None:
     if name not in files:
         path = work / f"qrels.{name}.partial"
-        files[name] = _Written(path), open(path, "w", encoding="utf-8", newline="\n")
+        files[name] = _Written(path), path.open("w", encoding="utf-8", newline="\n")
         files[name][0].lines.append(0)  # the header
         files[name][0].parts.append((0, source))
         files[name][1].write(HEADER)

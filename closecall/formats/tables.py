@@ -40,7 +40,7 @@ class Table:
     columns: tuple[str, ...]
     """As the file names them; of JSON, those of the first rows."""
     rows: Callable[[list[str]], Iterator[Row]]
-    """The rows from the beginning; what is wrong with one is added to the list. DataError if the file cannot be read."""
+    """The rows from the beginning; what is wrong with one is added to the list. DataError for an unreadable file."""
     form: str
     """csv, jsonl, json, yaml or parquet."""
 

@@ -146,7 +146,7 @@ def _tables(dataset: Dataset) -> dict[str, Callable[[], Iterator[Record]]]:
 
 
 def _kinds(rows: Iterable[Record]) -> dict[str, set[str]]:
-    """Column -> the kinds of its values; "none" where a row has it not, or an empty text, which CSV cannot tell apart."""
+    """Column -> the kinds of its values; "none" where a row lacks it or has an empty text: CSV cannot tell."""
     kinds: dict[str, set[str]] = {}
     count = 0
     seen: dict[str, int] = {}
