@@ -1,4 +1,4 @@
-"""The loop, encoding, search, resuming: `python -m benchmarks --data FOLDER [--reference SCRIPT] [--only NAMES]`.
+"""Loop, encoding, search, resuming, forms: `python -m benchmarks --data FOLDER [--reference SCRIPT] [--only NAMES]`.
 
 FOLDER holds judged sets in the native layout (nl2bash, scifact). `reference SCRIPT` mines, trains and evaluates with
 sentence-transformers alone: `SCRIPT DATASET MODEL --epochs --negatives --max-length`, one JSON object on stdout.
@@ -11,10 +11,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import bench_encode, bench_loop, bench_resume, bench_vectors
+from benchmarks import bench_encode, bench_formats, bench_loop, bench_resume, bench_vectors
 from benchmarks.report import write_report
 
-BENCHES = {"encode": bench_encode, "loop": bench_loop, "resume": bench_resume, "search": bench_vectors}
+BENCHES = {
+    "encode": bench_encode,
+    "formats": bench_formats,
+    "loop": bench_loop,
+    "resume": bench_resume,
+    "search": bench_vectors,
+}
 
 
 def main() -> None:
@@ -23,7 +29,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--reference", type=Path)
     parser.add_argument("--work", type=Path, default=Path("benchmarks-work"))
-    parser.add_argument("--only", default=",".join(BENCHES), help="encode,loop,resume,search")
+    parser.add_argument("--only", default=",".join(BENCHES), help=",".join(BENCHES))
     parser.add_argument("--datasets", default="nl2bash,scifact")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--sizes", default="10000,100000,1000000", help="documents of the search bench")

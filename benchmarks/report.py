@@ -31,6 +31,8 @@ def write_report(work: Path, file: Path) -> None:
         parts += ["## Search", _search(found["search"])]
     if "resume" in found:
         parts += ["## Nothing twice", "```json\n" + json.dumps(found["resume"], indent=1) + "\n```"]
+    if formats := [result for key, result in found.items() if key.startswith("formats-")]:
+        parts += ["## Forms out and in again", _formats(formats)]
     file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -45,6 +47,22 @@ def _machine() -> str:
         return model
     known = [flag for flag in ("avx2", "avx512f", "avx512_bf16", "amx_bf16") if flag in flags]
     return f"{cores} cores of {model} ({', '.join(known)})"
+
+
+def _formats(results: Sequence[Mapping[str, Any]]) -> str:
+    """What is lost by form over all sets, and what the export said of it."""
+    lines = []
+    for form in results[0]["forms"]:
+        tried = [result["forms"][form] for result in results]
+        lost = sorted({part for one in tried for part in one["lost"]})
+        said = sorted({part for one in tried for part in one["said"]})
+        ratio = max(one["read_s"] / one["write_s"] for one in tried)
+        lines.append([form, ", ".join(lost) or "nothing", ", ".join(said), f"{ratio:.1f}"])
+    sets = ", ".join(
+        f"{one['dataset']} ({one['documents']:,} documents, {one['queries']:,} queries)" for one in results
+    )
+    header = ["form", "lost", "said to be left out", "import takes at most so many times as long as export"]
+    return f"{sets}.\n\n{_table(lines, header)}"
 
 
 def _rows(results: Sequence[Mapping[str, Any]]) -> str:
