@@ -11,13 +11,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks import bench_encode, bench_formats, bench_loop, bench_resume, bench_vectors
+from benchmarks import bench_encode, bench_formats, bench_loop, bench_quality, bench_resume, bench_vectors
 from benchmarks.report import write_report
 
 BENCHES = {
     "encode": bench_encode,
     "formats": bench_formats,
     "loop": bench_loop,
+    "quality": bench_quality,
     "resume": bench_resume,
     "search": bench_vectors,
 }

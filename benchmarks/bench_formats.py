@@ -10,6 +10,7 @@ from typing import Any
 
 from benchmarks.common import keep
 from closecall.dataset import DataConfig, Dataset, load_dataset
+from closecall.errors import DataError
 from closecall.formats.importer import import_set
 from closecall.formats.source import Asked
 from closecall.formats.writers import WRITERS, document_record, export_set, query_record
@@ -33,7 +34,10 @@ def _round_trip(dataset: Dataset, form: str, place: Path) -> dict[str, Any]:
     shutil.rmtree(place, ignore_errors=True)
     place.mkdir(parents=True)
     started = time.perf_counter()
-    exported = export_set(dataset, form, place / "out")
+    try:
+        exported = export_set(dataset, form, place / "out")
+    except DataError as error:
+        return {"refused": str(error)}
     written = time.perf_counter()
     beside = {name: place / "out" / f"{name}.jsonl" for name in ("corpus", "queries")}
     source = place / "out" / LISTS.get(form, "")

@@ -100,6 +100,7 @@ def _killed(folder: Path, whole: dict[str, Any]) -> dict[str, Any]:
             time.sleep(rng.uniform(1, took))
             if process.poll() is not None:  # it was faster: once more from the beginning of the stage
                 shutil.rmtree(folder / "killed" / name, ignore_errors=True)
+                took = max(2.0, took * 0.8)  # what it computed before the last kill is not done again
                 continue
             process.send_signal(signal.SIGKILL)
             process.wait()

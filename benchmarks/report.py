@@ -33,6 +33,8 @@ def write_report(work: Path, file: Path) -> None:
         parts += ["## Nothing twice", "```json\n" + json.dumps(found["resume"], indent=1) + "\n```"]
     if formats := [result for key, result in found.items() if key.startswith("formats-")]:
         parts += ["## Forms out and in again", _formats(formats)]
+    if quality := [result for key, result in found.items() if key.startswith("quality-")]:
+        parts += ["## Planted faults", _quality(quality)]
     file.write_text("\n\n".join(parts) + "\n", encoding="utf-8")
 
 
@@ -53,16 +55,36 @@ def _formats(results: Sequence[Mapping[str, Any]]) -> str:
     """What is lost by form over all sets, and what the export said of it."""
     lines = []
     for form in results[0]["forms"]:
-        tried = [result["forms"][form] for result in results]
+        tried = [result["forms"][form] for result in results if "refused" not in result["forms"][form]]
+        refused = [result["dataset"] for result in results if "refused" in result["forms"][form]]
         lost = sorted({part for one in tried for part in one["lost"]})
         said = sorted({part for one in tried for part in one["said"]})
         ratio = max(one["read_s"] / one["write_s"] for one in tried)
-        lines.append([form, ", ".join(lost) or "nothing", ", ".join(said), f"{ratio:.1f}"])
+        lines.append([form, ", ".join(lost) or "nothing", ", ".join(said), ", ".join(refused), f"{ratio:.1f}"])
     sets = ", ".join(
         f"{one['dataset']} ({one['documents']:,} documents, {one['queries']:,} queries)" for one in results
     )
-    header = ["form", "lost", "said to be left out", "import takes at most so many times as long as export"]
-    return f"{sets}.\n\n{_table(lines, header)}"
+    header = ["form", "lost", "said to be left out", "refused", "import takes at most so many times as long as export"]
+    return (
+        f"{sets}.\n\n{_table(lines, header)}\n\nRefused: two queries have the same text, by which this form names them."
+    )
+
+
+def _quality(results: Sequence[Mapping[str, Any]]) -> str:
+    """Each planted fault with the alarm that it should raise, and what was raised on each set."""
+    lines = [
+        [fault, found["expected"], *(", ".join(one["planted"][fault]["raised"]) or "none" for one in results)]
+        for fault, found in results[0]["planted"].items()
+    ]
+    lines.insert(0, ["none: the set as it is", "none", *(", ".join(one["as it is"]) or "none" for one in results)])
+    circulated = [
+        f"{one['dataset']} as it circulates: {', '.join(one['as circulated'])}."
+        for one in results
+        if "as circulated" in one
+    ]
+    sets = ", ".join(f"{one['dataset']} ({one['queries']:,} queries)" for one in results)
+    header = ["fault", "alarm", *(str(one["dataset"]) for one in results)]
+    return "\n\n".join([f"{sets}.", _table(lines, header), *circulated])
 
 
 def _rows(results: Sequence[Mapping[str, Any]]) -> str:

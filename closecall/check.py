@@ -14,6 +14,7 @@ from closecall.dataset import Dataset
 from closecall.encoder import Encoder
 from closecall.encoding import Role
 from closecall.leaks import Leaks
+from closecall.quality.survey import quality_lines
 from closecall.records import SPLITS
 from closecall.text import normalise
 
@@ -76,6 +77,7 @@ def lines(report: Mapping[str, Any]) -> list[str]:
         *(f"column     {name}: {_values(values)}" for name, values in report["columns"].items()),
         *(f"note       {note}" for note in report["notes"]),
         *(_split_lines(report) if "split" in report else [f"split      cannot be made: {report['split_fault']}"]),
+        *quality_lines(report.get("quality", ())),
     ]
 
 

@@ -23,8 +23,13 @@ from closecall.effect import precision_effect
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.errors import ArtifactError, ConfigError, DataError
 from closecall.manifest import Artifact, artifact_key, code_sha256, sha256_json
+from closecall.measures import Measure
+from closecall.power import smallest_resolvable_gain
 from closecall.processes import by_main, rank, same_everywhere
 from closecall.progress import say
+from closecall.quality.material import Deciding, material_of
+from closecall.quality.survey import survey
+from closecall.slices import SliceSource, find_slices
 from closecall.split import make_split, plan_split, read_part, summary
 from closecall.storage import Mirror, fetched, is_address
 from closecall.vectors import VectorStore
@@ -92,24 +97,32 @@ class Experiment:
         try:
             assignment, leaks = plan_split(dataset, self.config.split, self.output / "split")
         except DataError as error:
-            return report | {"split_fault": str(error)}
-        return report | describe_split(dataset, assignment, leaks) | self._power(dataset, assignment)
+            return report | {"split_fault": str(error), "quality": self._quality(dataset, None)}
+        found, deciding = self._power(dataset, assignment)
+        return (
+            report | describe_split(dataset, assignment, leaks) | found | {"quality": self._quality(dataset, deciding)}
+        )
 
-    def _power(self, dataset: Dataset, assignment: Assignment) -> dict[str, Any]:
+    def _power(self, dataset: Dataset, assignment: Assignment) -> tuple[dict[str, Any], Deciding]:
         """The slices of the test queries with their sizes, and the smallest gain that so many queries could show."""
-        from closecall.slices import SliceSource, find_slices
-        from eval.statistics import smallest_resolvable_gain
-
         queries = [query for query in dataset.queries if assignment.part.get(query.query_id) == "test"]
         documents = by_id(dataset.documents)
         slices = find_slices(SliceSource(queries, dataset.qrels, documents), self.config.eval.slice_by)
         groups = len({assignment.group[query.query_id] for query in queries})
         gain = smallest_resolvable_gain(ASSUMED_SPREAD, groups, confidence=self.config.eval.confidence)
-        return {
-            "test_slices": {item.name: len(item.query_ids) for item in slices},
-            "min_slice_queries": self.config.eval.min_slice_queries,
+        sizes = {item.name: (item.column, len(item.query_ids)) for item in slices}
+        smallest = self.config.eval.min_slice_queries
+        found = {
+            "test_slices": {name: size for name, (_, size) in sizes.items()},
+            "min_slice_queries": smallest,
             "resolvable_gain": {"points": round(gain * 100, 2), "assumed_spread": ASSUMED_SPREAD},
         }
+        return found, Deciding(len(queries), groups, gain, sizes, smallest)
+
+    def _quality(self, dataset: Dataset, deciding: Deciding | None) -> list[dict[str, Any]]:
+        """What is to be known of the judgments before a number is believed, without a model."""
+        measure = Measure.parse(self.config.eval.measure)
+        return [one.as_json() for one in survey(material_of(dataset, measure, self.config.eval.gain, deciding))]
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -161,8 +174,6 @@ class Experiment:
 
     def _check_columns(self, dataset: Dataset) -> None:
         """ConfigError when `eval.slice_by` names a column that no query has: better now than after training."""
-        from closecall.slices import SliceSource, find_slices
-
         find_slices(SliceSource(dataset.queries, dataset.qrels, {}), self.config.eval.slice_by)
 
     def mine(self) -> Artifact:

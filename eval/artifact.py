@@ -24,6 +24,7 @@ from eval.contenders import NAME
 from eval.evaluation import Evaluation
 from eval.failures import Failure, Finder, summarised
 from eval.page import page, query_rows
+from eval.quality import quality_of
 from eval.report import Shown, markdown
 from eval.statistics import PairedResult
 from eval.unjudged import flattens_at
@@ -54,7 +55,8 @@ def write_evaluation(
     failures = failures_of(evaluation, lexical)
     entries = merged(archive, {f.query_id: f.query for f in failures}, evaluation.chosen.base.query_ids, key)
     content = evaluation_json(evaluation, facts) | {
-        "failures": summarised(failures).as_json() | {"status": counts(entries, evaluation.chosen.base.query_ids)}
+        "quality": quality_of(evaluation, lexical),
+        "failures": summarised(failures).as_json() | {"status": counts(entries, evaluation.chosen.base.query_ids)},
     }
     for name, answers in evaluation.answers.items():
         write_run(folder / run_name(name), answers.run(), name, answers.query_ids)

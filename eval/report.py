@@ -35,6 +35,7 @@ def table(content: Mapping[str, Any]) -> Table:
     view = Table(box=None, pad_edge=False, header_style="bold", caption_justify="left", caption_style="dim")
     notes = [f"{left_out} slices are too small to judge, and left to the report"] if left_out else []
     notes += [f"in points (hundredths); {_interval_note(content)}", *_mostly_unjudged(content)]
+    notes += alarm_lines(content)
     notes += [*_models(content), *_searches(content), *_counted(content)]
     view.caption = Text("\n".join(notes))  # names and paths are no markup
     heads = header(content)
@@ -84,7 +85,7 @@ def markdown(
 ) -> str:
     """The whole report of a `verdict.json` as Markdown. `values`: (base, tuned) of the deciding measure by query id."""
     parts = [f"# Verdict: {content['outcome']}", *results(content), *_others(content), *_unjudged(content)]
-    parts += [*_costs(content, costs or {}), *_failures(content), *_facts(content)]
+    parts += [*_quality(content), *_costs(content, costs or {}), *_failures(content), *_facts(content)]
     if shown is not None:
         parts += _examples(content["measure"], values, shown)
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -141,6 +142,26 @@ def _unjudged(content: Mapping[str, Any]) -> list[str]:
         if one["judged"] < MOSTLY
     ]
     return ["## Mostly unjudged", "\n".join(lines)] if lines else []
+
+
+def alarm_lines(content: Mapping[str, Any]) -> list[str]:
+    """What should be known before the numbers are believed."""
+    alarms = [one for one in content.get("quality", ()) if one["alarm"]]
+    return [f"ALARM {one['name']}: {one['found']}: {one['meaning']}" for one in alarms]
+
+
+def _quality(content: Mapping[str, Any]) -> list[str]:
+    """What is to be known of the test set, alarms first."""
+    lines = [
+        f"- {'**ALARM** ' if one['alarm'] else ''}{one['name']}: {one['found']}. {_sentence(one['meaning'])} "
+        f"{_sentence(one['advice'])}"
+        for one in content.get("quality", ())
+    ]
+    return ["## The test set", "\n".join(lines)] if lines else []
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
 
 
 def _costs(content: Mapping[str, Any], costs: Mapping[str, Mapping[str, Any]]) -> list[str]:

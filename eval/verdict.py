@@ -7,10 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from closecall.power import smallest_resolvable_gain
 from eval.compare import Comparison
 from eval.config import EvalConfig
 from eval.rules import Evidence, Rule, all_rules, harmed_slices, points
-from eval.statistics import queries_to_decide, smallest_resolvable_gain
+from eval.statistics import queries_to_decide
 
 Outcome = Literal["adopt", "reject", "undecided", "unchanged"]
 EXIT_CODES: dict[Outcome, int] = {"adopt": 0, "reject": 10, "undecided": 11, "unchanged": 10}

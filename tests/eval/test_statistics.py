@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from closecall.power import smallest_resolvable_gain
 from eval.slice_means import interval_of_slice_means
 from eval.statistics import (
     gain_p_value,
@@ -13,7 +14,6 @@ from eval.statistics import (
     loss_p_value,
     paired,
     queries_to_decide,
-    smallest_resolvable_gain,
 )
 
 SIMULATIONS = 600
