@@ -17,6 +17,7 @@ import typer
 from closecall.errors import CloseCallError
 from closecall.eval_commands import compare, measure, print_verdict, show_verdict
 from closecall.formats_commands import import_set
+from closecall.freeze_commands import freeze, log
 from closecall.machine_commands import cache, plan
 from closecall.mining_commands import audit, calibrate, export, judge_import
 from closecall.options import (
@@ -163,6 +164,8 @@ app.command()(measure)
 app.command()(compare)
 app.command("verdict")(show_verdict)
 app.command()(plan)
+app.command()(freeze)
+app.command()(log)
 app.command()(cache)
 
 

@@ -76,12 +76,28 @@ def compare(
 
 def show_verdict(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A verdict/ folder, or the output that holds it.")],
+    other: Annotated[
+        Path | None,
+        typer.Option(
+            "--against", metavar="DIR", help="An earlier verdict on the same frozen test set to compare with."
+        ),
+    ] = None,
     json_: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Print a verdict again, with its exit code."""
+    """Print a verdict again, with its exit code; or compare its contender with that of an earlier verdict."""
+    from eval.against import against
+
     set_quiet(quiet)
-    raise typer.Exit(print_verdict(folder / "verdict" if (folder / "verdict").is_dir() else folder, json_))
+    place = _verdict_folder(folder)
+    if other is None:
+        raise typer.Exit(print_verdict(place, json_))
+    found = against(_verdict_folder(other), place)
+    print_result(found.as_json() if json_ else found.sentence)
+
+
+def _verdict_folder(folder: Path) -> Path:
+    return folder / "verdict" if (folder / "verdict").is_dir() else folder
 
 
 def print_verdict(folder: Path, as_json: bool) -> int:

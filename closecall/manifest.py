@@ -113,8 +113,8 @@ def artifact_key(stage: str, inputs: Mapping[str, str], config: Mapping[str, Any
 def code_sha256() -> str:
     """A hash of closecall's own sources: what other code wrote is never taken for up to date."""
     root = Path(__file__).resolve().parent.parent
-    patterns = ("*.py", "templates/*.j2")
-    files = sorted(path for name in PACKAGES for pattern in patterns for path in (root / name).glob(pattern))
+    patterns = ("*.py", "*.j2")
+    files = sorted(path for name in PACKAGES for pattern in patterns for path in (root / name).rglob(pattern))
     return sha256_json([[path.relative_to(root).as_posix(), sha256_file(path)] for path in files])
 
 

@@ -22,6 +22,8 @@ from closecall.dataset import Corpus, DataConfig, Dataset, load_corpus, load_dat
 from closecall.effect import precision_effect
 from closecall.encoder import ModelConfig, TextEncoder, load_encoder
 from closecall.errors import ArtifactError, ConfigError, DataError
+from closecall.freeze import Lock, check_name, content_of, read_lock, with_version
+from closecall.looks import Frozen, looks_path
 from closecall.manifest import Artifact, artifact_key, code_sha256, sha256_json
 from closecall.measures import Measure
 from closecall.power import smallest_resolvable_gain
@@ -58,6 +60,11 @@ class ExperimentConfig(Settings):
     vectors: ConfigPath | None = Field(
         None, description="where vectors are kept, shared by experiments that name the same; default: in the output"
     )
+    frozen: ConfigPath | None = Field(
+        None,
+        description="the lock of the judged set, shared by experiments that name the same; default: "
+        "<config name>-frozen.json beside it",
+    )
     model: ModelConfig
     data: DataConfig
     split: SplitConfig = SplitConfig()
@@ -69,8 +76,10 @@ class ExperimentConfig(Settings):
 class Experiment:
     """The stages of one config. What they share (corpus, encoder, vectors) is read once."""
 
-    def __init__(self, config: ExperimentConfig, output: Path, folder: Path, mirror: Mirror | None = None) -> None:
-        self.config, self.output, self.folder, self.mirror = config, output, folder, mirror
+    def __init__(self, config: ExperimentConfig, output: Path, file: Path, mirror: Mirror | None = None) -> None:
+        self.config, self.output, self.mirror = config, output, mirror
+        self.folder = file.parent
+        self._lock_file = config.frozen or file.with_name(f"{file.stem}-frozen.json")
         self.store = VectorStore(config.vectors or output / "vectors")
         self._lock = FileLock(output / LOCK)
         self._corpus: Corpus | None = None
@@ -167,10 +176,48 @@ class Experiment:
         for note in dataset.notes:
             say(f"data: {note}")
         self._check_columns(dataset)
+        lock = self.lock
         with self._alone():
-            artifact = by_main(lambda: make_split(dataset, self.config.split, self.output / "split"))
+            artifact = by_main(lambda: self._kept_split(dataset, lock))
         say(summary(artifact))
         return artifact
+
+    def _kept_split(self, dataset: Dataset, lock: Lock | None) -> Artifact:
+        """The split; of a frozen set only the one that the lock names is written."""
+        folder = self.output / "split"
+        if lock is not None and Artifact.find(folder, "split") is not None:
+            lock.check(content_of(dataset, Artifact.open(folder, "split")))
+        artifact = make_split(dataset, self.config.split, folder)
+        if lock is not None:
+            lock.check(content_of(dataset, artifact))
+        return artifact
+
+    @property
+    def lock(self) -> Lock | None:
+        """The lock of the judged set; None when it is not frozen."""
+        return read_lock(self._lock_file)
+
+    @property
+    def looks(self) -> Path:
+        """The log of verdicts on the frozen set."""
+        return looks_path(self._lock_file)
+
+    def freeze(self, version: str | None, note: str) -> Lock:
+        """Make the split where there is none, and lock the set as a new version."""
+        dataset, lock = load_dataset(self.config.data), self.lock
+        name = check_name(lock, self._lock_file, version, note)
+        with self._alone():
+            renewed = lock is not None
+            split = by_main(lambda: make_split(dataset, self.config.split, self.output / "split", renewed))
+        return by_main(lambda: with_version(lock, self._lock_file, name, note, content_of(dataset, split)))
+
+    def verify(self) -> Lock:
+        """The lock, if the set is still the one that it names."""
+        lock = self.lock
+        if lock is None:
+            raise ArtifactError(f"{self._lock_file}: no lock; `closecall freeze CONFIG` makes it")
+        lock.check(content_of(load_dataset(self.config.data), Artifact.open(self.output / "split", "split")))
+        return lock
 
     def _check_columns(self, dataset: Dataset) -> None:
         """ConfigError when `eval.slice_by` names a column that no query has: better now than after training."""
@@ -275,9 +322,12 @@ class Experiment:
         split = self._frozen_split()
         mined, checkpoint = self._rounds(split)
         tuned, config, verdict = self._tuned(checkpoint), self.config.eval, self.output / "verdict"
+        frozen = Frozen(self.lock, self.looks) if self.lock else None
         with self._alone():
             return by_main(
-                lambda: evaluate(self.corpus, split, mined, checkpoint, self.base, tuned, self.store, config, verdict)
+                lambda: evaluate(
+                    self.corpus, split, mined, checkpoint, self.base, tuned, self.store, config, verdict, frozen
+                )
             )
 
     def publish(self, folder: Path, repository: str | None) -> Path:
@@ -310,6 +360,8 @@ class Experiment:
                 f"{artifact.folder}: the split was made with other settings ({', '.join(changed)}); "
                 "run `closecall split CONFIG` to see the way out"
             )
+        if (lock := self.lock) is not None:
+            lock.check_parts(self.corpus.sha256, artifact)
         return artifact
 
     def _mined(self, split: Artifact, encoder: TextEncoder | None = None, number: int = 1) -> Artifact:
@@ -357,8 +409,8 @@ def load_experiment(
         content["output"] = str(mirror.folder)
         by_main(mirror.pull)
     config = validate(ExperimentConfig, _with_local_files(content), path)
-    folder = path.resolve().parent
-    return Experiment(config, config.output or folder / f"{path.stem}-artifacts", folder, mirror)
+    file = path.resolve()
+    return Experiment(config, config.output or file.with_name(f"{path.stem}-artifacts"), file, mirror)
 
 
 def _with_local_files(content: Any) -> Any:

@@ -38,11 +38,12 @@ class Part:
         return {query.query_id: query.text for query in self.queries}
 
 
-def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
+def make_split(dataset: Dataset, config: SplitConfig, folder: Path, renewed: bool = False) -> Artifact:
     """The split artifact of a dataset: the one on disk if it still holds, else written.
 
     A dataset that grew extends its frozen split: old queries stay where they were. Other settings than those it was
-    made with are an ArtifactError, since numbers on another test split cannot be compared.
+    made with are an ArtifactError, since numbers on another test split cannot be compared. So are test queries that
+    were removed, reworded or judged anew, unless the set is `renewed`: frozen as a new version.
     """
     inputs = {"dataset": dataset.sha256, "corpus": dataset.corpus_sha256}
     settings = _settings(dataset, config)
@@ -51,7 +52,7 @@ def make_split(dataset: Dataset, config: SplitConfig, folder: Path) -> Artifact:
         say(f"split: unchanged, {folder} is used again")
         return frozen
     prior = _prior(folder, settings)
-    assignment, leaks = _plan(dataset, config, folder, prior)
+    assignment, leaks = _plan(dataset, config, folder, prior, renewed)
     with writing(folder, "split", inputs=inputs, config=settings, seed=config.seed) as draft:
         _write_parts(draft, dataset, assignment)
         draft.write_json("leaks.json", leaks.summary())
@@ -76,11 +77,14 @@ def plan_split(dataset: Dataset, config: SplitConfig, folder: Path) -> tuple[Ass
     return _plan(dataset, config, folder, _prior(folder, _settings(dataset, config)))
 
 
-def _plan(dataset: Dataset, config: SplitConfig, folder: Path, prior: Mapping[str, str]) -> tuple[Assignment, Leaks]:
+def _plan(
+    dataset: Dataset, config: SplitConfig, folder: Path, prior: Mapping[str, str], renewed: bool = False
+) -> tuple[Assignment, Leaks]:
     """The parts and their leaks, where `prior` is the part of each query in the frozen split."""
     assignment = (assign_own if dataset.own_splits else assign)(dataset, config, prior)
     _check_unmoved(assignment, prior, folder)
-    _check_test_kept(dataset, folder)
+    if not renewed:
+        _check_test_kept(dataset, folder)
     leaks = find_leaks(dataset, assignment.part, config.near_duplicate, config.group_by)
     if config.on_leak == "drop":
         assignment = drop_leaking(assignment, leaks)
@@ -154,7 +158,8 @@ def _check_test_kept(dataset: Dataset, folder: Path) -> None:
         raise ArtifactError(
             f"{folder}: the test split is frozen, and {len(changed):,} of its {len(test.queries):,} queries were "
             f"removed, reworded or judged anew ({some(map(repr, changed))}). Put them back, or give this experiment an "
-            "`output` of its own: verdicts on two test sets cannot be compared"
+            "`output` of its own: verdicts on two test sets cannot be compared. A frozen set becomes a new version "
+            "with `closecall freeze CONFIG --version NAME --note WHY`"
         )
 
 

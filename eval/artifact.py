@@ -55,7 +55,7 @@ def write_evaluation(
     failures = failures_of(evaluation, lexical)
     entries = merged(archive, {f.query_id: f.query for f in failures}, evaluation.chosen.base.query_ids, key)
     content = evaluation_json(evaluation, facts) | {
-        "quality": quality_of(evaluation, lexical),
+        "quality": quality_of(evaluation, lexical, facts.get("looks", 0)),
         "failures": summarised(failures).as_json() | {"status": counts(entries, evaluation.chosen.base.query_ids)},
     }
     for name, answers in evaluation.answers.items():

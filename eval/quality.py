@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from closecall.looks import wear
 from closecall.measures import Measure
 from closecall.quality.material import BM25, Deciding, Material
 from closecall.quality.survey import survey
@@ -11,8 +12,11 @@ from eval.answers import Answers
 from eval.evaluation import Evaluation
 
 
-def quality_of(evaluation: Evaluation, lexical: Answers | None) -> list[dict[str, Any]]:
-    """The findings as JSON types, alarms first. Those that need texts are left out where there are none."""
+def quality_of(evaluation: Evaluation, lexical: Answers | None, looks: int = 0) -> list[dict[str, Any]]:
+    """The findings as JSON types, alarms first. Those that need texts are left out where there are none.
+
+    `looks`: verdicts on the same frozen test queries, this one counted in.
+    """
     asked, config = evaluation.asked, evaluation.config
     answers = dict(evaluation.answers) | ({} if lexical is None else {BM25: lexical})
     scored = evaluation.chosen.base.query_ids
@@ -29,4 +33,6 @@ def quality_of(evaluation: Evaluation, lexical: Answers | None) -> list[dict[str
         config.gain,
         test,
     )
-    return [one.as_json() for one in survey(material)]
+    worn = wear(looks, config.confidence)
+    found = sorted([*([worn] if worn else []), *survey(material)], key=lambda one: not one.alarm)
+    return [one.as_json() for one in found]

@@ -185,15 +185,23 @@ def _failures(content: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def _version(content: Mapping[str, Any]) -> list[str]:
+    """A line for the frozen version of the test set."""
+    if "version" not in content:
+        return []
+    version = content["version"]
+    return [f"test set: version {version['version']}, lock {version['lock'][:12]}, verdict {content['looks']} on it"]
+
+
 def _models(content: Mapping[str, Any]) -> list[str]:
-    """A line for each model, or each run file, that was compared."""
+    """A line for each model, or each run file, that was compared, and for the version of the test set."""
     models = content.get("models", {}).items()
     runs = content.get("runs", {}).items()
     digests = {role: model["weights_sha256"][:12] for role, model in models}
     lines = [
         f"{role}: {model['name']}" + (f", weights {digests[role]}" if digests[role] else "") for role, model in models
     ]
-    return [*lines, *(f"{role}: {path}" for role, path in runs)]
+    return [*lines, *(f"{role}: {path}" for role, path in runs), *_version(content)]
 
 
 def _searches(content: Mapping[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ from closecall.corpus import by_id
 from closecall.dataset import Corpus
 from closecall.encoder import Encoder, TextEncoder
 from closecall.leaks import texts_in_training
+from closecall.looks import Frozen
 from closecall.manifest import Artifact, artifact_key, up_to_date, writing
 from closecall.measures import Measure
 from closecall.progress import say
@@ -46,10 +47,12 @@ def evaluate(
     store: VectorStore,
     config: EvalConfig,
     folder: Path,
+    frozen: Frozen | None = None,
 ) -> Artifact:
     """The verdict in `folder`: the one on disk if its inputs and settings are the same, else given now.
 
-    `mined` holds what each round of training read. All contenders rank the whole corpus for the same test queries, in
+    On a `frozen` set each new verdict is logged, and says how many there were. `mined` holds what each round of
+    training read. All contenders rank the whole corpus for the same test queries, in
     float32, ties by document id.
     """
     inputs = {
@@ -66,6 +69,8 @@ def evaluate(
     guard = load_guard(config.guard) if config.guard is not None else None
     if guard is not None:
         inputs["guard"] = guard.dataset.sha256
+    if frozen is not None:
+        inputs["version"] = frozen.lock.current.version
     archive, key = folder.with_name(ARCHIVE), artifact_key("eval", inputs, config.resolved())[:12]
     found = up_to_date(folder, "eval", inputs, config.resolved())
     if found is not None:
@@ -78,7 +83,7 @@ def evaluate(
         judging = _Judging(corpus, part, base, tuned, store, config, folder.with_name(TIMINGS))
         curve = read_curve(checkpoint)
         evaluation = judging.evaluate(guard, curve.spread)
-        facts = {
+        facts: dict[str, Any] = {
             "models": judging.models(),
             "training": _training(curve),
             "seeds": {str(one.seed): one.best[0] for one in curve.seeds},
@@ -86,11 +91,15 @@ def evaluate(
             "languages": judging.languages(),
             "search": judging.searches(),
         }
+        if frozen is not None:
+            facts |= {"version": frozen.lock.named(), "looks": frozen.verdicts(key)}
         write_evaluation(draft.folder, evaluation, facts, judging.lexical(), known, key)
         draft.counts |= {"queries": evaluation.chosen.deciding.n, "documents": len(corpus.documents)}
         draft.counts |= store.counted.since(before)
         draft.device = tuned.device
     made = Artifact.open(folder, "eval")
+    if frozen is not None:
+        frozen.note_verdict(key, made.read_json("verdict.json"))
     keep_failures(made, archive, key)
     return made
 

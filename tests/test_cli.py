@@ -23,7 +23,7 @@ COMMANDS = (
         "run",
         "publish",
     ),
-    *("demo", "measure", "compare", "verdict", "plan", "cache"),
+    *("demo", "measure", "compare", "verdict", "plan", "freeze", "log", "cache"),
 )
 
 
